@@ -60,6 +60,7 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_group_routes_total", kCounter, {"group", "tenant", "to"}, 3 * kGroups, "Routes of tokens of this node's ranks, since the formation: to the rank itself, to another rank of its node, to another node."},
       {"epd_group_dropped_rows_total", kCounter, {"group", "tenant"}, kGroups, "Rows that found no room with ranks of this node (drop_on_overflow), since the formation.", "EpdRowsDropped"},
       {"epd_group_padded_rows_total", kCounter, {"group", "tenant"}, kGroups, "Rows without a token in receive buffers of this node's ranks, which fill each expert's zone up to the alignment, as prepares planned them, since the formation."},
+      {"epd_estimated_prepares_total", kCounter, {}, 1, "Prepares of which a worker read the counts of some experts only and took them for all, of all groups since their formations; where it grows, routes and padded rows of some group are estimates: epctl top -o json says of which."},
       {"epd_group_open_operations", kGauge, {"group", "tenant"}, kGroups, "Operations under way."},
       {"epd_rank_awaited_seconds", kGauge, {"group", "tenant", "rank"}, 200, "Since when the others wait for a rank that has not come to the group's oldest operation.", "EpdRankAwaited"},
       {"epd_rank_waited_for_seconds_total", kCounter, {"group", "tenant", "rank"}, 1000, "How long all other ranks together waited for the one that announced last, since the formation; counted by the node that leads the group.", "EpdRankLags"},

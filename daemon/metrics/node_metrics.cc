@@ -173,12 +173,14 @@ void AddRanks(const v1::GetFiguresResponse& figures, Exposition& out) {
   std::map<std::pair<std::string, std::string>, const v1::Group*> groups;
   for (const v1::Group& group : figures.groups())
     groups[{group.spec().name(), group.spec().tenant()}] = &group;
+  uint64_t num_estimated = 0;
   for (const auto& ranks : figures.ranks()) {
     const Exposition::Labels labels = {ranks.group(), ranks.tenant()};
     const v1::RankFigures& told = ranks.figures();
     const uint32_t n = ranks.num_ranks();
     out.Add("epd_group_dropped_rows_total", labels, static_cast<double>(told.dropped_rows()));
     out.Add("epd_group_padded_rows_total", labels, static_cast<double>(told.padded_rows()));
+    num_estimated += told.estimated_prepares();
     const auto cells = static_cast<int>(n * n);
     std::map<std::string, double> routes;
     std::vector<double> waited(n);
@@ -200,6 +202,7 @@ void AddRanks(const v1::GetFiguresResponse& figures, Exposition& out) {
       out.Add("epd_rank_waited_for_seconds_total",
               {ranks.group(), ranks.tenant(), absl::StrCat(rank)}, waited[rank]);
   }
+  out.Add("epd_estimated_prepares_total", {}, static_cast<double>(num_estimated));
 }
 
 void AddStaging(const v1::GetFiguresResponse& figures, Exposition& out) {

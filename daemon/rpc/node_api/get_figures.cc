@@ -25,6 +25,7 @@ void FillWorker(const WorkerEntry& entry, v1::GetFiguresResponse::Worker& out) {
 void Add(const v1::RankFigures& told, v1::RankFigures& sum) {
   sum.set_dropped_rows(sum.dropped_rows() + told.dropped_rows());
   sum.set_padded_rows(sum.padded_rows() + told.padded_rows());
+  sum.set_estimated_prepares(sum.estimated_prepares() + told.estimated_prepares());
   if (told.waited_seconds_size() > 0) *sum.mutable_waited_seconds() = told.waited_seconds();
   if (told.waits_size() > 0) *sum.mutable_waits() = told.waits();
   if (told.routes_size() == 0) return;

@@ -166,6 +166,7 @@ struct CancelMove {
 struct CountRoutes {
   GroupId group;
   Formation formation;
+  uint32_t uid = 0;  // Of the tenant.
   ArenaSetId set;
   std::vector<uint64_t> offsets;   // By arena of the set.
   std::vector<int> arena_of_rank;  // Of the ranks that this worker serves; -1: of others.

@@ -181,6 +181,7 @@ void OperationPhases::DecideGood(Operation& operation) {
   if (operation.parts[0].said.kind == shm::Kind::kPrepare) {
     parts_.event.Add(CountRoutes{.group = tenant.start.group,
                                  .formation = tenant.start.formation,
+                                 .uid = tenant.uid,
                                  .set = tenant.set,
                                  .offsets = StageOffsets(operation),
                                  .arena_of_rank = LocalArenas(tenant),

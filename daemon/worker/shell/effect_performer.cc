@@ -7,7 +7,6 @@
 #include <string>
 #include <variant>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/core/page_guard.h"
@@ -347,36 +346,8 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   const auto set = arenas_.find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
   if (set == arenas_.end() || tenant == tenants_.end()) return;
-  Routes& routes = tenant->second.routes;
-  const GroupSpec& spec = tenant->second.move.spec;
-  const size_t num_ranks = effect.arena_of_rank.size();
-  routes.of_expert.resize(effect.num_experts);
-  routes.between_ranks.resize(num_ranks * num_ranks);
-  std::vector<int32_t> counts(effect.num_experts);
-  std::vector<uint64_t> rows(effect.num_experts);  // Of all ranks.
-  const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
-                               counts.size() * sizeof(int32_t));
-  for (int arena = 0; arena < set->second.set->num_arenas(); ++arena) {
-    const uint64_t offset = effect.offsets.at(static_cast<size_t>(arena));
-    if (!set->second.set->Read(arena, offset, bytes).ok()) continue;
-    const auto rank = absl::c_find(effect.arena_of_rank, arena);
-    const auto row = static_cast<size_t>(rank - effect.arena_of_rank.begin());
-    for (uint32_t e = 0; e < effect.num_experts; ++e) {
-      // A client may have staged anything; a figure for people must not wrap because of it.
-      if (counts[e] <= 0) continue;
-      const auto count = static_cast<uint64_t>(counts[e]);
-      rows[e] += count;
-      if (row >= num_ranks) continue;  // Another worker's rank, which that one counts.
-      routes.of_expert[e] += count;
-      routes.between_ranks[row * num_ranks + ExpertOwner(spec, e).value] += count;
-    }
-  }
-  const uint64_t alignment = std::max(effect.alignment, 1U);
-  for (uint32_t e = 0; e < effect.num_experts; ++e) {
-    const size_t owner = ExpertOwner(spec, e).value;
-    const bool is_here = owner < num_ranks && effect.arena_of_rank[owner] >= 0;
-    if (is_here) routes.padded_rows += (alignment - rows[e] % alignment) % alignment;
-  }
+  route_counter_.Count(effect, tenant->second.move.spec, *set->second.set, now_,
+                       tenant->second.routes);
 }
 
 void EffectPerformer::Run(const SendToPeer& effect) {
@@ -594,7 +565,7 @@ RowLink EffectPerformer::LinkOf(GroupId group, Formation formation) const {
   return {.name = found->second.link};
 }
 
-const EffectPerformer::Routes* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {
+const Routes* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {
   const auto found = tenants_.find({group, formation});
   return found == tenants_.end() ? nullptr : &found->second.routes;
 }

@@ -19,6 +19,7 @@
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/outcome_records.h"
 #include "daemon/worker/shell/page_work.h"
+#include "daemon/worker/shell/route_counts.h"
 #include "daemon/worker/shell/session_scan.h"
 
 namespace epd {
@@ -68,12 +69,7 @@ class EffectPerformer {
   // Another node's worker is gone.
   void WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now);
   void RemoveTenant(GroupId group, Formation formation);
-  // Since the formation started; both empty before the first prepare.
-  struct Routes {
-    std::vector<uint64_t> of_expert = {};      // [num_experts]
-    std::vector<uint64_t> between_ranks = {};  // [num_ranks, num_ranks], from ranks served here.
-    uint64_t padded_rows = 0;                  // In zones of ranks served here.
-  };
+  // Null: the formation is not known.
   const Routes* RoutesOf(GroupId group, Formation formation) const;
   // How the formation's rows go; of one that has ended nothing.
   RowLink LinkOf(GroupId group, Formation formation) const;
@@ -164,6 +160,7 @@ class EffectPerformer {
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.
   std::map<ArenaSetId, absl::Status> arena_problems_;
   std::map<TenantKey, TenantFacts> tenants_;
+  RouteCounter route_counter_;
   LogLimiter log_limiter_;
   absl::Status status_;
   bool device_lost_ = false;

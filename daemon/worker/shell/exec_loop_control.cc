@@ -237,7 +237,7 @@ void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnaps
       ranks.add_waited_seconds(static_cast<float>(static_cast<double>(nanos) * 1e-9));
   }
   for (v1::WorkerSnapshot::Tenant& tenant : *out.mutable_tenants()) {
-    const EffectPerformer::Routes* routes =
+    const Routes* routes =
         performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
     if (routes == nullptr || tenant.ended() || !fits(routes->between_ranks.size() * 10)) continue;
     tenant.mutable_ranks()->mutable_routes()->Add(routes->between_ranks.begin(),
@@ -266,11 +266,13 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
     RowLink link = performer_.LinkOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
     tenant.set_link(std::move(link.name));
     tenant.set_link_reason(text::Clean(link.why, kReasonBytes));
-    const EffectPerformer::Routes* routes =
+    const Routes* routes =
         performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
     if (routes == nullptr) continue;
     if (routes->padded_rows > 0 && !tenant.ended())
       tenant.mutable_ranks()->set_padded_rows(routes->padded_rows);
+    if (routes->num_estimated > 0 && !tenant.ended())
+      tenant.mutable_ranks()->set_estimated_prepares(routes->num_estimated);
     if (routes->of_expert.size() > num_left) continue;
     num_left -= routes->of_expert.size();
     tenant.mutable_expert_routes()->Add(routes->of_expert.begin(), routes->of_expert.end());

@@ -77,8 +77,10 @@ TEST(NodeMetricsTest, RowsThatPadAreCountedBesideThoseThatAreDropped) {
   ranks.set_num_ranks(1);
   ranks.mutable_figures()->set_padded_rows(7);
   ranks.mutable_figures()->set_dropped_rows(5);
+  ranks.mutable_figures()->set_estimated_prepares(3);
   EXPECT_THAT(Text(figures),
-              AllOf(HasSubstr("epd_group_padded_rows_total{group=\"g\",tenant=\"\"} 7\n"),
+              AllOf(HasSubstr("epd_estimated_prepares_total 3\n"),
+                    HasSubstr("epd_group_padded_rows_total{group=\"g\",tenant=\"\"} 7\n"),
                     HasSubstr("epd_group_dropped_rows_total{group=\"g\",tenant=\"\"} 5\n")));
 }
 

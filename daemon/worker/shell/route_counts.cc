@@ -1,0 +1,96 @@
+#include "daemon/worker/shell/route_counts.h"
+
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "absl/types/span.h"
+#include "daemon/worker/engine/mixed_hash.h"
+
+namespace epd {
+
+RouteCounter::Slice RouteCounter::Allow(const CountRoutes& prepare, int num_arenas, absl::Time now,
+                                        const Routes& routes) {
+  Allowance& allowance = of_uid_[prepare.uid];
+  const absl::Duration since =
+      std::clamp(now - allowance.at, absl::ZeroDuration(), absl::Seconds(1));
+  const auto more = static_cast<uint64_t>(absl::ToDoubleSeconds(since) * kPerSecond);
+  if (more > 0) {
+    allowance.left = std::min(allowance.left + more, kBurst);
+    allowance.at = now;
+  }
+  const uint64_t cost_of_expert = static_cast<uint64_t>(num_arenas) + kCostOfExpert;
+  const uint64_t max_experts = std::max<uint64_t>(allowance.left / cost_of_expert, 1);
+  const uint64_t num_experts = prepare.num_experts;
+  const uint64_t num_slices = (num_experts + max_experts - 1) / max_experts;
+  // Not in turn: a model's layers prepare in turn, too, and each would be seen in the same slices again and again.
+  const uint64_t at = Mixed(0, routes.num_prepares) % num_slices;
+  const Slice slice{.begin = static_cast<uint32_t>(at * num_experts / num_slices),
+                    .end = static_cast<uint32_t>((at + 1) * num_experts / num_slices),
+                    .weight = num_slices};
+  allowance.left -= std::min(allowance.left, (slice.end - slice.begin) * cost_of_expert);
+  return slice;
+}
+
+void RouteCounter::Count(const CountRoutes& prepare, const GroupSpec& spec, const ArenaSet& arenas,
+                         absl::Time now, Routes& routes) {
+  if (prepare.num_experts == 0) return;
+  const size_t num_ranks = prepare.arena_of_rank.size();
+  routes.of_expert.resize(prepare.num_experts);
+  routes.between_ranks.resize(num_ranks * num_ranks);
+  const Slice slice = Allow(prepare, arenas.num_arenas(), now, routes);
+  ++routes.num_prepares;
+  if (slice.weight > 1) ++routes.num_estimated;
+  const uint32_t num_read = slice.end - slice.begin;
+  runs_.clear();
+  for (uint32_t e = 0; e < num_read; ++e) {
+    const uint32_t owner = ExpertOwner(spec, slice.begin + e).value;
+    if (runs_.empty() || runs_.back().owner != owner) runs_.push_back({e, e, owner});
+    runs_.back().end = e + 1;
+  }
+  counts_.resize(num_read);
+  here_.assign(num_read, 0);
+  elsewhere_.assign(num_read, 0);
+  const absl::Span<char> bytes(reinterpret_cast<char*>(counts_.data()), num_read * sizeof(int32_t));
+  for (int arena = 0; arena < arenas.num_arenas(); ++arena) {
+    const uint64_t offset =
+        prepare.offsets.at(static_cast<size_t>(arena)) + uint64_t{slice.begin} * sizeof(int32_t);
+    if (!arenas.Read(arena, offset, bytes).ok()) continue;
+    const auto rank = absl::c_find(prepare.arena_of_rank, arena);
+    const bool is_here = rank != prepare.arena_of_rank.end();
+    const auto row = static_cast<size_t>(rank - prepare.arena_of_rank.begin());
+    AddRow(slice.weight, is_here ? &routes.between_ranks[row * num_ranks] : nullptr);
+  }
+  AddExperts(prepare, slice, routes);
+}
+
+// `to_ranks`: [num_ranks] of the rank whose counts these are; null: another worker serves it, which counts it.
+void RouteCounter::AddRow(uint64_t weight, uint64_t* to_ranks) {
+  uint64_t* const sums = to_ranks == nullptr ? elsewhere_.data() : here_.data();
+  for (const Run& run : runs_) {
+    uint64_t sum = 0;
+    for (uint32_t e = run.begin; e < run.end; ++e) {
+      // A client may have staged anything; a figure for people must not wrap because of it.
+      const auto count = static_cast<uint32_t>(std::max(counts_[e], 0));
+      sums[e] += count;
+      sum += count;
+    }
+    if (to_ranks != nullptr) to_ranks[run.owner] += sum * weight;
+  }
+}
+
+void RouteCounter::AddExperts(const CountRoutes& prepare, const Slice& slice,
+                              Routes& routes) const {
+  const uint64_t alignment = std::max(prepare.alignment, 1U);
+  for (const Run& run : runs_) {
+    const bool is_here =
+        run.owner < prepare.arena_of_rank.size() && prepare.arena_of_rank[run.owner] >= 0;
+    for (uint32_t e = run.begin; e < run.end; ++e) {
+      routes.of_expert[slice.begin + e] += here_[e] * slice.weight;
+      if (!is_here || alignment == 1) continue;
+      const uint64_t over = (here_[e] + elsewhere_[e]) % alignment;
+      if (over > 0) routes.padded_rows += (alignment - over) * slice.weight;
+    }
+  }
+}
+
+}  // namespace epd
