@@ -1,0 +1,127 @@
+// Goal: what ranks have recorded is taken before it is written over, and a client that says that its area is full at every call
+// makes the worker look at all areas of its set no oftener than others can bear.
+#include "daemon/worker/shell/direct_areas.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace epd {
+namespace {
+
+using ::testing::Each;
+using ::testing::SizeIs;
+
+constexpr uint32_t kRanks = 16;
+// Of a set with so many ranks; a look at it takes a quarter of that.
+const absl::Duration kBetweenLooks = absl::Microseconds(64) * kRanks;
+
+class Areas : public ArenaSet {
+ public:
+  int num_arenas() const override { return kRanks; }
+  uint64_t arena_bytes() const override { return 4096; }
+  absl::StatusOr<ArenaShare> Share(int) override { return absl::UnimplementedError(""); }
+  absl::Status Commit(uint64_t, uint64_t) override { return absl::OkStatus(); }
+  void Trim(uint64_t, uint64_t) override {}
+  absl::Status Read(int, uint64_t, absl::Span<char>) const override { return absl::OkStatus(); }
+  absl::StatusOr<char*> Map(int) override { return absl::UnimplementedError(""); }
+  shm::DirectArea* Direct(int arena) override { return &areas_[static_cast<size_t>(arena)]; }
+
+ private:
+  std::unique_ptr<shm::DirectArea[]> areas_ = std::make_unique<shm::DirectArea[]>(kRanks);
+};
+
+class DirectAreasTest : public ::testing::Test {
+ protected:
+  DirectAreasTest() { Add(1, own_); }
+
+  void Add(uint64_t group, Areas& areas) {
+    ReportTenantReady ready{
+        .group = GroupId(group), .formation = Formation(1), .set = ArenaSetId(group), .ranks = {}};
+    std::vector<SessionId> sessions;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      ready.ranks.emplace_back(rank);
+      sessions.emplace_back(rank + 1);
+    }
+    ASSERT_TRUE(direct_.Add(ready, sessions, areas));
+  }
+  // `rank` has made so many calls for itself, which were good.
+  void Call(Areas& areas, uint64_t group, uint32_t rank, uint32_t times) {
+    shm::DirectArea& area = *areas.Direct(static_cast<int>(rank));
+    const uint64_t gate = area.gate;
+    for (uint32_t count = shm::GateCount(gate) + 1; times > 0; ++count, --times) {
+      shm::DirectRecord& record = area.records[count % shm::kDirectRecords];
+      record.call.group_id = group;
+      record.call.formation = 1;
+      record.call.execution = count;
+      record.rank = rank;
+      record.word = shm::RecordWord(count, shm::DirectState::kDone);
+      area.gate = shm::DirectGate(shm::GateGeneration(gate), count);
+    }
+  }
+  // What is taken when `rank` announces.
+  std::vector<DirectOutcome> Announce(uint32_t rank, uint64_t group = 1) {
+    shm::SlotRequest request = {};
+    request.group_id = group;
+    request.formation = 1;
+    request.rank = rank;
+    std::vector<DirectOutcome> taken;
+    direct_.TakeIfMany(request, now_, [&](const DirectOutcome& one) { taken.push_back(one); });
+    return taken;
+  }
+
+  Areas own_;
+  DirectAreas direct_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(DirectAreasTest, AllRanksRecordsAreTakenOnceOneHasHalfItsAreaFull) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) Call(own_, 1, rank, 20);
+  Call(own_, 1, 3, shm::kDirectRecords / 2 - 21);
+  EXPECT_THAT(Announce(3), SizeIs(0));
+  Call(own_, 1, 3, 1);
+  EXPECT_THAT(Announce(2), SizeIs(0)) << "rank 2 has room";
+  EXPECT_THAT(Announce(3), SizeIs(20 * (kRanks - 1) + shm::kDirectRecords / 2));
+  EXPECT_EQ(own_.Direct(3)->taken, shm::kDirectRecords / 2);
+}
+
+TEST_F(DirectAreasTest, WhoSaysThatItsAreaIsFullAtEveryCallMakesTheWorkerLookNowAndThen) {
+  const absl::Duration call = absl::Microseconds(10);
+  const shm::DirectArea& area = *own_.Direct(5);
+  int num_looks = 0;
+  for (int i = 0; i < 100'000; ++i) {  // A second.
+    Call(own_, 1, 5, shm::kDirectRecords);
+    Announce(5);
+    if (area.taken == shm::GateCount(area.gate)) ++num_looks;
+    now_ += call;
+  }
+  EXPECT_LE(num_looks, absl::Seconds(1) / kBetweenLooks + 1);
+  EXPECT_GE(num_looks, absl::Seconds(1) / kBetweenLooks * 9 / 10);
+}
+
+TEST_F(DirectAreasTest, AnotherSetIsLookedAtMeanwhileAndWhoAsksForFiguresGetsThem) {
+  Areas others;
+  Add(2, others);
+  Call(own_, 1, 0, shm::kDirectRecords);
+  Call(others, 2, 0, shm::kDirectRecords);
+  EXPECT_THAT(Announce(0), SizeIs(shm::kDirectRecords));
+  EXPECT_THAT(Announce(0, 2), SizeIs(shm::kDirectRecords));
+  Call(own_, 1, 0, shm::kDirectRecords);
+  EXPECT_THAT(Announce(0), SizeIs(0));
+  std::vector<GroupId> taken;
+  direct_.TakeAll([&](const DirectOutcome& one) { taken.push_back(one.group); });
+  EXPECT_THAT(taken, SizeIs(shm::kDirectRecords));
+  EXPECT_THAT(taken, Each(GroupId(1)));
+}
+
+TEST_F(DirectAreasTest, WhatARankSaysInAnothersNameIsLeftOut) {
+  Call(own_, 1, 0, shm::kDirectRecords);
+  for (shm::DirectRecord& record : own_.Direct(0)->records) record.rank = 1;
+  EXPECT_THAT(Announce(0), SizeIs(0));
+  EXPECT_EQ(own_.Direct(0)->taken, shm::kDirectRecords) << "it has room again all the same";
+}
+
+}  // namespace
+}  // namespace epd
