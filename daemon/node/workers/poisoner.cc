@@ -1,6 +1,7 @@
 #include "daemon/node/workers/poisoner.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -77,14 +78,43 @@ struct EndedCall {
   uint32_t code = 0;
 };
 
-// Ends what is open in slot i; nothing where nothing is, or somebody else was first.
-std::optional<EndedCall> PoisonSlot(const shm::SlotsView& slots, uint32_t i,
+// Slots of a group, a bit for each.
+struct GroupSlots {
+  uint64_t used = 0;   // They have been armed.
+  uint64_t there = 0;  // Of these, the ones whose pages, and those of their records, were made.
+};
+
+// Most clients' slots lie side by side and all have memory, so that two calls of the kernel do for a group.
+GroupSlots LookAtGroup(const PoisonTarget& target, uint32_t first, uint32_t end,
+                       std::span<shm::SlotRecord> records) {
+  GroupSlots group;
+  for (uint32_t slot = first; slot < end; ++slot) {
+    const bool is_used = target.slots.word(slot).load(std::memory_order_acquire) != 0;
+    group.used |= uint64_t{is_used} << (slot - first);
+  }
+  for (uint64_t left = group.used; left != 0;) {
+    const int begin = std::countr_zero(left);
+    const int length = std::countr_one(left >> begin);
+    const uint64_t run = (~uint64_t{0} >> (64 - length)) << begin;
+    const uint32_t slot = first + static_cast<uint32_t>(begin);
+    const uint32_t last = slot + static_cast<uint32_t>(length) - 1;
+    if (MakePages(&target.slots.slot(slot), &target.slots.slot(last) + 1).ok() &&
+        MakePages(&records[slot], &records[last] + 1).ok()) {
+      group.there |= run;
+    }
+    left &= ~run;
+  }
+  return group;
+}
+
+// Ends what is open in slot i, whose page `is_there`, or is made first; nothing where nothing is, or somebody else was first.
+std::optional<EndedCall> PoisonSlot(const shm::SlotsView& slots, uint32_t i, bool is_there,
                                     const shm::SlotRecord& record, const Decide& decide) {
   const uint64_t word = slots.word(i).load(std::memory_order_acquire);
   // Nobody has armed it, and its page need not be.
   if (word == 0) return std::nullopt;
   shm::Slot& slot = slots.slot(i);
-  if (!MakePages(&slot, &slot + 1).ok() || !MakePages(&record, &record + 1).ok()) {
+  if (!is_there && (!MakePages(&slot, &slot + 1).ok() || !MakePages(&record, &record + 1).ok())) {
     // Its client has armed it and never written to it, so nobody waits. What was answered stays so.
     if (shm::Ready(word) != 0)
       shm::Poison(slots.word(i), word, static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
@@ -114,26 +144,27 @@ std::optional<EndedCall> PoisonSlot(const shm::SlotsView& slots, uint32_t i,
 
 }  // namespace
 
-Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
-                       uint32_t record_index, const PoisonCause& cause) {
+void PoisonGroup(const PoisonTarget& target, uint32_t group, const shm::RecordsView& records,
+                 const PoisonCause& cause, Poisoned& poisoned) {
   const Decide decide = [&](uint64_t word, uint64_t claim, uint64_t op_id,
                             const shm::SlotRequest& request) {
     return DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
   };
-  Poisoned poisoned;
-  slots.ForEachUsedGroup([&](uint32_t group) {
-    const uint32_t first = group * shm::kSlotsOfGroup;
-    const uint32_t end = std::min(first + shm::kSlotsOfGroup, slots.num_slots());
-    // Where there is no memory for them, none of these slots was ever armed.
-    if (!MakePages(&slots.word(first), &slots.word(end - 1) + 1).ok()) return;
-    for (uint32_t slot = first; slot < end; ++slot) {
-      const auto ended = PoisonSlot(slots, slot, records.block(record_index)[slot], decide);
-      if (!ended.has_value()) continue;
-      ++poisoned.num_ended;
-      if (ended->code != 0) ++poisoned.failed_calls[ended->group_id];
-    }
-  });
-  return poisoned;
+  const shm::SlotsView& slots = target.slots;
+  const uint32_t first = group * shm::kSlotsOfGroup;
+  const uint32_t end = std::min(first + shm::kSlotsOfGroup, slots.num_slots());
+  // Where there is no memory for them, none of these slots was ever armed.
+  if (!MakePages(&slots.word(first), &slots.word(end - 1) + 1).ok()) return;
+  const std::span<shm::SlotRecord> block = records.block(target.record_index);
+  const GroupSlots looked = LookAtGroup(target, first, end, block);
+  poisoned.num_looked += static_cast<uint64_t>(std::popcount(looked.used));
+  for (uint32_t slot = first; slot < end; ++slot) {
+    const bool is_there = (looked.there >> (slot - first) & 1) != 0;
+    const auto ended = PoisonSlot(slots, slot, is_there, block[slot], decide);
+    if (!ended.has_value()) continue;
+    ++poisoned.num_ended;
+    if (ended->code != 0) ++poisoned.failed_calls[ended->group_id];
+  }
 }
 
 void MarkEnded(const shm::SlotsView& slots) {

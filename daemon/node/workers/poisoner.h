@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "daemon/core/ids.h"
 #include "proto/epd/v1/records_view.h"
 #include "proto/epd/v1/slots_view.h"
 
@@ -41,17 +42,26 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
 using PoisonCause = std::function<absl::Status(const shm::SlotRequest&)>;
 
 // Marks every undecided operation as failed with `cause`. Once, after the worker was
-// reaped and before the first PoisonSession, so that all ranks of an operation get one outcome.
+// reaped and before the first PoisonGroup, so that all ranks of an operation get one outcome.
 void FailUndecided(const shm::RecordsView& records, const absl::Status& cause);
 
-// Ends every open submission of the session whose block in the records is `record_index`, and wakes its
-// waiters. May be repeated: a client that has not heard yet may arm again.
 struct Poisoned {
+  uint64_t num_looked = 0;                    // Slots that have ever been armed.
   uint64_t num_ended = 0;                     // Submissions.
   std::map<uint64_t, uint64_t> failed_calls;  // By group id, as the requests say.
 };
-Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
-                       uint32_t record_index, const PoisonCause& cause);
+
+// What a session has for the worker.
+struct PoisonTarget {
+  SessionId session;
+  shm::SlotsView slots;
+  uint32_t record_index = 0;  // Of its block in the records.
+};
+
+// Ends every open submission of the group of slots, and wakes their waiters. May be repeated: a client that has not heard yet
+// may arm again.
+void PoisonGroup(const PoisonTarget& target, uint32_t group, const shm::RecordsView& records,
+                 const PoisonCause& cause, Poisoned& poisoned);
 
 // Sets the session's `ended` word and wakes its waiters; before the worker hears of the end,
 // because from then on peers' regions may be given to others.

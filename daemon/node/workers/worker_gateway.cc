@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/codec/codec.h"
-#include "daemon/node/workers/poisoner.h"
 #include "daemon/observe/log.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/failpoint/failpoint.h"
@@ -149,6 +148,8 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
   // client which calls again waits for the new epoch instead of failing anew.
   next_sweep_ = absl::InfinitePast();
+  pass_.BeginAnew();
+  ends_calls_ = true;
   sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why, options_.name});
 }
 
@@ -161,18 +162,22 @@ absl::Status WorkerGateway::PoisonCause(const shm::SlotRequest& request) const {
 void WorkerGateway::Sweep(absl::Time now) {
   if (supervisor_->running() || now < next_sweep_) return;
   EPD_FAILPOINT("epd.worker.sweep");
-  uint64_t ended = 0;
+  std::vector<PoisonTarget> targets;
   for (const auto& [id, session] : server_->sessions()) {
     const WorkerSlots* slots = FindSlots(*session);
-    if (slots == nullptr) continue;
-    const Poisoned poisoned =
-        PoisonSession(slots->view(), Records(records_), session->record_index,
-                      [this](const shm::SlotRequest& request) { return PoisonCause(request); });
-    ended += poisoned.num_ended;
-    for (const auto& [group, num_calls] : poisoned.failed_calls)
-      totals_.AddFailedCalls(GroupId(group), num_calls);
+    if (slots != nullptr) targets.push_back({id, slots->view(), session->record_index});
   }
-  next_sweep_ = now + kSweepEvery;
+  Poisoned poisoned;
+  const bool over = pass_.Turn(
+      targets, Records(records_),
+      [this](const shm::SlotRequest& request) { return PoisonCause(request); }, poisoned);
+  for (const auto& [group, num_calls] : poisoned.failed_calls)
+    totals_.AddFailedCalls(GroupId(group), num_calls);
+  num_ended_ += poisoned.num_ended;
+  next_sweep_ = over ? now + kSweepEvery : now;
+  if (!over) return;
+  ends_calls_ = false;
+  const uint64_t ended = std::exchange(num_ended_, 0);
   if (ended > 0)
     Log(LogLevel::kWarn, "open operations ended for the worker",
         {{"worker", ToString(options_.name)},

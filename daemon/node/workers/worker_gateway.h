@@ -16,6 +16,7 @@
 #include "daemon/node/workers/direct_gates.h"
 #include "daemon/node/workers/group_totals.h"
 #include "daemon/node/workers/pending_arenas.h"
+#include "daemon/node/workers/poison_pass.h"
 #include "daemon/node/workers/segment.h"
 #include "daemon/node/workers/worker_supervisor.h"
 
@@ -57,8 +58,10 @@ class WorkerGateway : public WorkerObserver {
   void AddSession(const AttachSession& session);
   void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
 
-  // Ends what clients arm while no worker answers. Call at NextSweep().
+  // Ends what clients arm while no worker answers, a turn of it. Call at NextSweep().
   void Sweep(absl::Time now);
+  // Calls of a worker that is dead may be open: no other one is to be started yet, which would know nothing of them.
+  bool ends_calls() const { return ends_calls_ && !supervisor_->running(); }
   absl::Time NextSweep() const;
 
   void Save(v1::HandoverWorker& out, OutgoingFds& fds) const;
@@ -100,6 +103,9 @@ class WorkerGateway : public WorkerObserver {
   };
   std::map<LingeringKey, Lingering> lingering_;
   absl::Time next_sweep_ = absl::InfinitePast();
+  PoisonPass pass_;
+  bool ends_calls_ = true;  // No pass is over since the worker's death.
+  uint64_t num_ended_ = 0;  // In this pass.
 };
 
 }  // namespace epd

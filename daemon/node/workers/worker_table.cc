@@ -73,8 +73,8 @@ bool WorkerTable::OweFigures(absl::Time since, absl::Duration patience) const {
 bool WorkerTable::Tick(absl::Time now) {
   bool changed = false;
   for (const auto& [name, entry] : entries_) {
-    changed |= entry->supervisor.Tick(now);
     entry->gateway.Sweep(now);
+    if (!entry->gateway.ends_calls()) changed |= entry->supervisor.Tick(now);
   }
   return changed;
 }

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <memory>
+#include <vector>
 
+#include "daemon/node/workers/poison_pass.h"
 #include "daemon/node/workers/segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,6 +28,15 @@ uint64_t Claim(Step step, uint32_t id) { return uint64_t{static_cast<uint32_t>(s
 
 RecordedOperation Operation(Outcome outcome, uint32_t code = 0) {
   return {5, outcome, code, code == 0 ? "" : "rank=2 is gone"};
+}
+
+Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
+                       uint32_t record_index, const PoisonCause& cause) {
+  Poisoned poisoned;
+  PoisonPass pass;
+  while (!pass.Turn({{SessionId(1), slots, record_index}}, records, cause, poisoned)) {
+  }
+  return poisoned;
 }
 
 TEST(DecidePoisonTest, ClosedWordsAreLeftAlone) {
@@ -207,6 +218,86 @@ TEST(PoisonManySlotsTest, ASlotWithoutMemoryIsEndedAllTheSame) {
             shm::Answered(static_cast<uint32_t>(absl::StatusCode::kResourceExhausted)));
   munmap(data, layout.bytes());
   close(file);
+}
+
+// Sessions whose clients have armed all their slots.
+class PoisonPassTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kSlots = limits::kMaxOpSlots;
+  static constexpr uint64_t kOthersWaitFor = 600;  // Slots, of some microseconds each.
+
+  PoisonPassTest() : records_(CreateRecords(kSlots)) { EXPECT_TRUE(records_.ok()); }
+  void Add(uint64_t id) {
+    auto slots = CreateSlots(id, 1, kLayout);
+    ASSERT_TRUE(slots.ok());
+    segments_.push_back(*std::move(slots));
+    const shm::SlotsView view = shm::SlotsView::Of(segments_.back().data(), kLayout);
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      view.UseGroup(slot / shm::kSlotsOfGroup);
+      view.word(slot) = shm::kArmed;
+    }
+    targets_.push_back({SessionId(id), view, static_cast<uint32_t>(id)});
+  }
+  bool Turn() {
+    const uint64_t before = poisoned_.num_looked;
+    const bool over = pass_.Turn(
+        targets_, Records(*records_), [](const shm::SlotRequest&) { return kDead; }, poisoned_);
+    looked_in_turn_ = poisoned_.num_looked - before;
+    ++num_turns_;
+    return over;
+  }
+  bool IsEnded(size_t target) const {
+    for (uint32_t slot = 0; slot < kSlots; ++slot)
+      if (targets_[target].slots.word(slot) != shm::Answered(kAborted)) return false;
+    return true;
+  }
+
+  static constexpr shm::SlotsLayout kLayout =
+      shm::SlotsLayout::For(features::kTakesManySlots, kSlots);
+  absl::StatusOr<SharedSegment> records_;
+  std::vector<SharedSegment> segments_;
+  std::vector<PoisonTarget> targets_;
+  PoisonPass pass_;
+  Poisoned poisoned_;
+  uint64_t looked_in_turn_ = 0;
+  int num_turns_ = 0;
+};
+
+TEST_F(PoisonPassTest, ATurnEndsNoMoreThanOthersCanWaitForAndAPassEndsAll) {
+  for (uint64_t id = 1; id <= 8; ++id) Add(id);
+  bool over = false;
+  while (!over) {
+    over = Turn();
+    ASSERT_LE(looked_in_turn_, kOthersWaitFor);
+    ASSERT_LE(num_turns_, 1000);
+  }
+  EXPECT_EQ(poisoned_.num_ended, 8u * kSlots);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(IsEnded(i)) << i;
+}
+
+TEST_F(PoisonPassTest, SlotsThatWereAnsweredCostAsMuchAndAreBoundedAsWell) {
+  Add(1);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    targets_[0].slots.word(slot) = shm::Answered(0);
+    targets_[0].slots.slot(slot).sleeping = 1;
+  }
+  EXPECT_FALSE(Turn());
+  EXPECT_LE(looked_in_turn_, kOthersWaitFor);
+  EXPECT_EQ(poisoned_.num_ended, 0u);
+}
+
+TEST_F(PoisonPassTest, SessionsComeAndGoBetweenTurns) {
+  for (uint64_t id = 1; id <= 3; ++id) Add(id);
+  EXPECT_FALSE(Turn());
+  targets_.erase(targets_.begin());  // Where the pass stands.
+  Add(4);
+  while (!Turn()) {
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(IsEnded(i)) << i;
+  targets_[0].slots.word(7) = shm::kArmed;
+  while (!Turn()) {
+  }
+  EXPECT_TRUE(IsEnded(0)) << "the next pass begins with the first";
 }
 
 TEST_F(PoisonSessionTest, EndedIsSet) {
