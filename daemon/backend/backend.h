@@ -59,8 +59,13 @@ class ArenaSet {
   virtual absl::Status Commit(uint64_t offset, uint64_t bytes) = 0;
   // Gives the memory of [offset, offset + bytes) in every arena back; it reads as zeros then.
   virtual void Trim(uint64_t offset, uint64_t bytes) = 0;
-  // Nobody uses the set any more: whoever still meets there without the worker finds that it has ended. Trims follow.
-  virtual void EndMeetings() {}
+  // Makes some of the set, as much as a turn of the worker bears. False: there is no more to be made, and Ready says how it went.
+  virtual bool MakeSome() { return false; }
+  // Nobody uses the set any more: whoever still meets there without the worker finds that it has ended. Some of it, likewise;
+  // trims follow.
+  virtual bool EndSomeMeetings() { return false; }
+  // Then it is taken down, likewise, before it is destroyed.
+  virtual bool DropSome() { return false; }
   // Whether memory of the set was touched here that could not be had: what stands in it since then is nobody's (page_guard.h).
   virtual bool lost_pages() const { return false; }
   // The worker's process ends: what ranks still read stays theirs until they let go of it.

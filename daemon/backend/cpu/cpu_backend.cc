@@ -36,7 +36,7 @@ std::string CpuBackend::simd() const { return SimdLevelName(ActiveSimdLevel()); 
 
 absl::StatusOr<std::unique_ptr<ArenaSet>> CpuBackend::CreateArenas(
     int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) {
-  return MemfdArenas::Create(num_arenas, arena_bytes, landing_of_arena);
+  return MemfdArenas::Plan(num_arenas, arena_bytes, landing_of_arena);
 }
 
 void CpuBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,9 @@
 
 namespace epd {
 namespace {
+
+// Arenas, or memfds: 0.3 ms.
+constexpr int kAtOnce = 16;
 
 absl::Status Exhausted(absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
@@ -34,38 +38,49 @@ bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(
-    int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) {
+std::unique_ptr<MemfdArenas> MemfdArenas::Plan(int num_arenas, uint64_t arena_bytes,
+                                               const std::vector<int>& landing_of_arena) {
   // A pool is of any size; the direct area behind its rows begins with a page.
   constexpr uint64_t kPage = alignof(shm::DirectArea);
   std::unique_ptr<MemfdArenas> set(new MemfdArenas((arena_bytes + kPage - 1) / kPage * kPage));
+  std::map<int, size_t> memfd_of_landing;
   for (int i = 0; i < num_arenas; ++i) {
-    set->Add(landing_of_arena.empty() ? -1 : landing_of_arena[static_cast<size_t>(i)]);
-  }
-  for (Memfd& memfd : set->memfds_) {
-    if (absl::Status made = set->Make(memfd); !made.ok()) return made;
-  }
-  if (set->direct_bytes_ == 0) return set;
-  for (Arena& arena : set->arenas_) {
-    if (absl::Status added = set->AddDirect(arena); !added.ok()) return added;
+    const int landing = landing_of_arena.empty() ? -1 : landing_of_arena[static_cast<size_t>(i)];
+    const size_t next = set->memfds_.size();
+    const size_t memfd =
+        landing < 0 ? next : memfd_of_landing.try_emplace(landing, next).first->second;
+    if (memfd == next) set->memfds_.emplace_back();
+    if (landing >= 0) set->direct_bytes_ = 0;
+    Arena& arena = set->arenas_.emplace_back();
+    arena.memfd = memfd;
+    arena.landing = landing;
+    arena.offset = set->memfds_[memfd].num_parts++ * set->arena_bytes_;
   }
   return set;
 }
 
-void MemfdArenas::Add(int landing) {
-  const auto other = std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& arena) {
-    return landing >= 0 && arena.landing == landing;
-  });
-  Arena arena{.memfd = memfds_.size(), .landing = landing};
-  if (other != arenas_.end()) {
-    arena.memfd = other->memfd;
-  } else {
-    memfds_.emplace_back();
+absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(
+    int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) {
+  std::unique_ptr<MemfdArenas> set = Plan(num_arenas, arena_bytes, landing_of_arena);
+  while (set->MakeSome()) {
   }
-  Memfd& memfd = memfds_[arena.memfd];
-  arena.offset = memfd.num_parts++ * arena_bytes_;
-  arenas_.push_back(std::move(arena));
-  if (landing >= 0) direct_bytes_ = 0;
+  if (!set->problem_.ok()) return set->problem_;
+  return set;
+}
+
+bool MemfdArenas::MakeSome() {
+  for (int i = 0; i < kAtOnce && problem_.ok() && !is_whole(); ++i) problem_ = MakeNext();
+  return problem_.ok() && !is_whole();
+}
+
+absl::Status MemfdArenas::MakeNext() {
+  const size_t next = num_made_++;
+  return next < memfds_.size() ? Make(memfds_[next]) : AddDirect(arenas_[next - memfds_.size()]);
+}
+
+absl::Status MemfdArenas::Ready() const {
+  if (!problem_.ok() || is_whole()) return problem_;
+  return absl::UnavailableError("the arenas are being made");
 }
 
 absl::Status MemfdArenas::Make(Memfd& memfd) const {
@@ -107,26 +122,48 @@ bool MemfdArenas::lost_pages() const {
                      [](const Memfd& memfd) { return memfd.guard.lost(); });
 }
 
-void MemfdArenas::EndMeetings() {
-  for (const Arena& arena : arenas_) {
-    if (arena.direct != nullptr) Punch(arena, arena_bytes_, sizeof(shm::DirectArea));
+void MemfdArenas::EndMeeting(const Arena& arena) const {
+  if (arena.direct != nullptr) Punch(arena, arena_bytes_, sizeof(shm::DirectArea));
+}
+
+bool MemfdArenas::EndSomeMeetings() {
+  for (int i = 0; i < kAtOnce && num_ended_ < arenas_.size(); ++i)
+    EndMeeting(arenas_[num_ended_++]);
+  return num_ended_ < arenas_.size();
+}
+
+void MemfdArenas::DropArena(Arena& arena) const {
+  if (!leaves_pages_) Punch(arena, 0, arena_bytes_);
+  arena.guard = PageGuard();
+  if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
+  arena.direct = nullptr;
+}
+
+void MemfdArenas::DropMemfd(Memfd& memfd) const {
+  memfd.guard = PageGuard();
+  if (memfd.mapped != nullptr) munmap(memfd.mapped, BytesOf(memfd));
+  memfd = Memfd();
+}
+
+bool MemfdArenas::DropSome() {
+  const size_t all = arenas_.size() + memfds_.size();
+  for (int i = 0; i < kAtOnce && num_dropped_ < all; ++i) {
+    const size_t next = num_dropped_++;
+    if (next < arenas_.size()) {
+      DropArena(arenas_[next]);
+    } else {
+      DropMemfd(memfds_[next - arenas_.size()]);
+    }
   }
+  return num_dropped_ < all;
 }
 
 // A client that maps an arena still would keep its pages, of which nobody knows any more. First the direct areas, whose
 // records then do not stand any more: who still reads rows will know.
 MemfdArenas::~MemfdArenas() {
-  if (!leaves_pages_) {
-    EndMeetings();
-    Trim(0, arena_bytes_);
+  while (!leaves_pages_ && EndSomeMeetings()) {
   }
-  for (Arena& arena : arenas_) {
-    arena.guard = PageGuard();
-    if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
-  }
-  for (Memfd& memfd : memfds_) {
-    memfd.guard = PageGuard();
-    if (memfd.mapped != nullptr) munmap(memfd.mapped, BytesOf(memfd));
+  while (DropSome()) {
   }
 }
 

@@ -21,6 +21,10 @@ namespace epd {
 class MemfdArenas : public ArenaSet {
  public:
   // Each of `arena_bytes` rounded up to whole pages. `landing_of_arena`: as Backend::CreateArenas.
+  // Nothing is there before MakeSome has said so.
+  static std::unique_ptr<MemfdArenas> Plan(int num_arenas, uint64_t arena_bytes,
+                                           const std::vector<int>& landing_of_arena);
+  // Made whole.
   //   RESOURCE_EXHAUSTED  descriptors or address space
   static absl::StatusOr<std::unique_ptr<MemfdArenas>> Create(
       int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena = {});
@@ -28,11 +32,14 @@ class MemfdArenas : public ArenaSet {
 
   int num_arenas() const override { return static_cast<int>(arenas_.size()); }
   uint64_t arena_bytes() const override { return arena_bytes_; }
+  absl::Status Ready() const override;
+  bool MakeSome() override;
   absl::StatusOr<ArenaShare> Share(int arena) override;
   absl::Status Commit(uint64_t offset, uint64_t bytes) override;
   void Trim(uint64_t offset, uint64_t bytes) override;
   bool lost_pages() const override;
-  void EndMeetings() override;
+  bool EndSomeMeetings() override;
+  bool DropSome() override;
   void LeavePages() override { leaves_pages_ = true; }
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
@@ -55,7 +62,12 @@ class MemfdArenas : public ArenaSet {
     PageGuard guard = {};
   };
   explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
-  void Add(int landing);  // An arena, whose memfd is still to be made.
+  absl::Status MakeNext();
+  bool is_whole() const { return num_made_ == memfds_.size() + num_direct(); }
+  size_t num_direct() const { return direct_bytes_ == 0 ? 0 : arenas_.size(); }
+  void EndMeeting(const Arena& arena) const;
+  void DropArena(Arena& arena) const;
+  void DropMemfd(Memfd& memfd) const;
   absl::Status Make(Memfd& memfd) const;
   absl::Status AddDirect(Arena& arena);
   int FdOf(const Arena& arena) const { return memfds_[arena.memfd].read_write.get(); }
@@ -67,6 +79,10 @@ class MemfdArenas : public ArenaSet {
   uint64_t direct_bytes_ = sizeof(shm::DirectArea);  // Behind each arena; 0: there are none.
   std::vector<Memfd> memfds_;
   std::vector<Arena> arenas_;
+  size_t num_made_ = 0;     // Memfds, then direct areas.
+  absl::Status problem_;    // Why it will not be whole.
+  size_t num_ended_ = 0;    // Meetings.
+  size_t num_dropped_ = 0;  // Arenas, then memfds.
   bool leaves_pages_ = false;
 };
 

@@ -63,10 +63,6 @@ void EffectPerformer::RunRecords() {
   }
 }
 
-void EffectPerformer::LeavePages() {
-  for (auto& [unused, arenas] : arenas_) arenas.set->LeavePages();
-}
-
 bool EffectPerformer::busy() const {
   return std::any_of(backends_.begin(), backends_.end(),
                      [](const auto& backend) { return backend->busy(); });
@@ -148,11 +144,7 @@ void EffectPerformer::Run(const AnswerSubmission& effect) {
 void EffectPerformer::Run(const DropArenas& effect) {
   TakeDirect();
   direct_.Drop(effect.set);
-  const auto set = arenas_.find(effect.set);
-  if (set == arenas_.end()) return;
-  set->second.in_use = false;
-  set->second.set->EndMeetings();
-  if (!page_work_.Drop(effect.set)) arenas_.erase(set);
+  arenas_.Drop(effect.set);
 }
 
 void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest& request,
@@ -193,80 +185,46 @@ void EffectPerformer::PollStreams(absl::Time now) {
 
 void EffectPerformer::Run(const CommitPages& effect) {
   EPD_FAILPOINT("worker.pages.commit");
-  if (!arenas_.contains(effect.range.set)) {
+  const bool is_first = !arenas_.has_work();
+  if (!arenas_.Commit(effect)) {
     return exchange_.PagesCommitted(
         effect.operation, absl::InternalError("the arenas of the operation are gone"), now_);
   }
-  const bool is_first = page_work_.empty();
-  page_work_.Commit(effect);
-  if (is_first) DoPageWork();
+  if (is_first) DoArenaWork();
 }
 
-void EffectPerformer::WorkOnPages(absl::Time now) {
+void EffectPerformer::WorkOnArenas(absl::Time now) {
   now_ = now;
-  DoPageWork();
+  DoArenaWork();
+  for (const ReportTenantReady& effect : std::exchange(not_ready_, {})) Run(effect);
   RunAll(now);
 }
 
-void EffectPerformer::DoPageWork() {
-  const std::optional<PageWork::Piece> piece = page_work_.Next();
-  if (!piece.has_value()) return;
-  const Region& range = piece->range;
-  ArenaSet& set = *arenas_.at(range.set).set;
-  absl::Status status;
-  switch (piece->kind) {
-    case PageWork::Kind::kMake:
-      status = set.Commit(range.offset, range.bytes);
-      break;
-    case PageWork::Kind::kGiveBack:
-      set.Trim(range.offset, range.bytes);
-      break;
-    case PageWork::Kind::kDrop:
-      arenas_.erase(range.set);
-      break;
-  }
-  const std::optional<PageWork::Made> made = page_work_.Done(*piece, status);
-  if (!made.has_value()) return;
-  if (!made->status.ok()) {
-    status = absl::Status(made->status.code(),
-                          absl::StrCat("making ", made->bytes,
-                                       " bytes of staging on each rank: ", made->status.message()));
-  }
-  exchange_.PagesCommitted(made->operation, status, now_);
+void EffectPerformer::DoArenaWork() {
+  const std::optional<PageWork::Made> made = arenas_.Work();
+  if (made.has_value()) exchange_.PagesCommitted(made->operation, made->status, now_);
 }
 
-void EffectPerformer::EndSetsWithoutPages(absl::Time now) {
-  const uint64_t num_lost = PageGuard::num_lost();
-  if (std::exchange(num_lost_pages_, num_lost) == num_lost) return;
-  now_ = now;
+bool EffectPerformer::EndSetsWithoutPages(absl::Time now) {
+  const std::vector<ArenaSetId> without = arenas_.TakeWithoutPages();
+  if (without.empty()) return false;
   const absl::Status cause = absl::ResourceExhaustedError(
       "pages of its staging are gone, and the node has no memory for others: a process of the "
-      "group gave them back, or the "
-      "kernel took them; free memory, or raise vm.overcommit_ratio where vm.overcommit_memory is "
-      "2");
+      "group gave them back, or the kernel took them; free memory, or raise vm.overcommit_ratio "
+      "where vm.overcommit_memory is 2");
   std::set<SessionId> sessions;
-  for (auto& [id, arenas] : arenas_) {
-    if (!arenas.in_use || !arenas.set->lost_pages()) continue;
-    arenas.in_use = false;
-    for (SessionId session : exchange_.staging().SessionsOf(id)) sessions.insert(session);
+  for (ArenaSetId set : without) {
+    for (SessionId session : exchange_.staging().SessionsOf(set)) sessions.insert(session);
   }
   for (SessionId session : sessions) {
     exchange_.SessionDead(session, cause, /*process_alive=*/true, now);
     Run(EvictSession{.session = session, .cause = cause});
   }
-  RunAll(now);
+  return true;
 }
 
 void EffectPerformer::Run(const CreateArenas& effect) {
-  Backend& backend = BackendFor(effect.backend);
-  absl::StatusOr<std::unique_ptr<ArenaSet>> set =
-      backend.CreateArenas(effect.num_arenas, effect.arena_bytes, effect.landing_of_arena);
-  if (set.ok()) {
-    arenas_[effect.set] = Arenas{.set = *std::move(set), .backend = &backend};
-    page_work_.Add(effect.set, effect.num_arenas);
-  } else {
-    arena_problems_[effect.set] = set.status();
-  }
+  arenas_.Create(effect, BackendFor(effect.backend));
 }
 
 void EffectPerformer::Run(const ReportTenantReady& effect) {
@@ -277,22 +235,18 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
   ready.set_stream_region_offset(effect.stream_region_offset);
   ready.set_stream_region_bytes(effect.stream_region_bytes);
   std::vector<int> fds;
-  const auto set = arenas_.find(effect.set);
   absl::Status status;
-  if (set != arenas_.end()) {
-    status = set->second.set->Ready();
+  if (effect.set) {
+    status = arenas_.Ready(effect.set);
+    if (absl::IsNotFound(status)) return;  // It ended before its communicator was entered.
     if (status.ok()) status = Entered(effect);
     if (absl::IsUnavailable(status)) return not_ready_.push_back(effect);
-  } else if (effect.set) {
-    const auto problem = arena_problems_.find(effect.set);
-    if (problem == arena_problems_.end()) return;  // It ended before its communicator was entered.
-    status = problem->second;
   }
-  if (status.ok() && set != arenas_.end()) {
-    status = PutArenas(*set->second.set, effect.ranks, ready, fds);
+  if (ArenaSet* const set = arenas_.Find(effect.set); status.ok() && set != nullptr) {
+    status = PutArenas(*set, effect.ranks, ready, fds);
     const auto tenant = tenants_.find({effect.group, effect.formation});
     if (status.ok() && tenant != tenants_.end())
-      ready.set_direct(direct_.Add(effect, tenant->second.sessions, *set->second.set));
+      ready.set_direct(direct_.Add(effect, tenant->second.sessions, *set));
   }
   if (status.ok()) {
     EPD_FAILPOINT("worker.tenant.ready");
@@ -313,41 +267,39 @@ void EffectPerformer::Run(const ReportTenantDrained& effect) {
 }
 
 void EffectPerformer::Run(const MoveRows& effect) {
-  const auto set = arenas_.find(effect.set);
+  ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
-  if (set == arenas_.end() || tenant == tenants_.end()) {
+  if (set == nullptr || tenant == tenants_.end()) {
     return exchange_.RowsMoved(effect.operation,
                                absl::InternalError("the arenas of the operation are gone"), now_);
   }
   EPD_FAILPOINT("worker.rows.move");
-  Backend& backend = *set->second.backend;
-  backend.StartMove(effect.operation.value, *set->second.set, tenant->second.move, effect.job,
-                    now_);
+  Backend& backend = *arenas_.FindBackend(effect.set);
+  backend.StartMove(effect.operation.value, *set, tenant->second.move, effect.job, now_);
   TakeMoved(backend);  // A CPU may have moved them already.
 }
 
 void EffectPerformer::Run(const TakeTurn& effect) {
-  const auto set = arenas_.find(effect.set);
-  if (set == arenas_.end() || set->second.backend->member_moves() == nullptr) return;
-  set->second.backend->member_moves()->Issue(
+  Backend* const backend = arenas_.FindBackend(effect.set);
+  if (backend == nullptr || backend->member_moves() == nullptr) return;
+  backend->member_moves()->Issue(
       {.id = effect.operation.value, .place = effect.place, .recv_capacity = effect.recv_capacity},
       now_);
-  TakeMoved(*set->second.backend);
+  TakeMoved(*backend);
 }
 
 void EffectPerformer::Run(const CancelMove& effect) {
-  const auto set = arenas_.find(effect.set);
-  if (set == arenas_.end() || set->second.backend->member_moves() == nullptr) return;
-  set->second.backend->member_moves()->Cancel(effect.operation.value, now_);
-  TakeMoved(*set->second.backend);
+  Backend* const backend = arenas_.FindBackend(effect.set);
+  if (backend == nullptr || backend->member_moves() == nullptr) return;
+  backend->member_moves()->Cancel(effect.operation.value, now_);
+  TakeMoved(*backend);
 }
 
 void EffectPerformer::Run(const CountRoutes& effect) {
-  const auto set = arenas_.find(effect.set);
+  ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
-  if (set == arenas_.end() || tenant == tenants_.end()) return;
-  route_counter_.Count(effect, tenant->second.move.spec, *set->second.set, now_,
-                       tenant->second.routes);
+  if (set == nullptr || tenant == tenants_.end()) return;
+  route_counter_.Count(effect, tenant->second.move.spec, *set, now_, tenant->second.routes);
 }
 
 void EffectPerformer::Run(const SendToPeer& effect) {
@@ -355,11 +307,11 @@ void EffectPerformer::Run(const SendToPeer& effect) {
 }
 
 void EffectPerformer::Run(const OpenWire& effect) {
-  const auto set = arenas_.find(effect.set);
-  if (wire_ == nullptr || set == arenas_.end()) return;
+  ArenaSet* const set = arenas_.Find(effect.set);
+  if (wire_ == nullptr || set == nullptr) return;
   std::map<Rank, RemoteRegion> regions;
   for (const auto& [rank, arena] : effect.arenas) {
-    const absl::StatusOr<char*> mapped = set->second.set->Map(arena);
+    const absl::StatusOr<char*> mapped = set->Map(arena);
     if (!mapped.ok()) {
       return exchange_.RowsRefused(effect.operation, rank, mapped.status(), now_);
     }
@@ -370,10 +322,10 @@ void EffectPerformer::Run(const OpenWire& effect) {
 }
 
 void EffectPerformer::Run(const SendRows& effect) {
-  const auto set = arenas_.find(effect.set);
+  ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.operation.group, effect.operation.formation});
-  if (wire_ == nullptr || set == arenas_.end() || tenant == tenants_.end()) return;
-  const absl::StatusOr<char*> mapped = set->second.set->Map(effect.arena);
+  if (wire_ == nullptr || set == nullptr || tenant == tenants_.end()) return;
+  const absl::StatusOr<char*> mapped = set->Map(effect.arena);
   if (!mapped.ok()) {
     return exchange_.RowsRefused(effect.operation, effect.rank, mapped.status(), now_);
   }
@@ -395,12 +347,12 @@ StageToSend EffectPerformer::MakeStage(const TenantFacts& tenant, const char* ba
 }
 
 void EffectPerformer::Run(const SendRowsAhead& effect) {
-  const auto set = arenas_.find(effect.set);
+  ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
   for (const SendRowsAhead::Stage& stage : effect.stages) {
     absl::Status sent = absl::InternalError("the arenas of the operation are gone");
-    if (wire_ != nullptr && set != arenas_.end() && tenant != tenants_.end()) {
-      const absl::StatusOr<char*> mapped = set->second.set->Map(stage.arena);
+    if (wire_ != nullptr && set != nullptr && tenant != tenants_.end()) {
+      const absl::StatusOr<char*> mapped = set->Map(stage.arena);
       sent = mapped.status();
       if (sent.ok()) {
         sent = wire_->SendAhead(
@@ -415,9 +367,9 @@ void EffectPerformer::Run(const SendRowsAhead& effect) {
 }
 
 void EffectPerformer::Run(const LandRows& effect) {
-  const auto set = arenas_.find(effect.set);
-  if (wire_ == nullptr || set == arenas_.end()) return;
-  const absl::StatusOr<char*> mapped = set->second.set->Map(effect.arena);
+  ArenaSet* const set = arenas_.Find(effect.set);
+  if (wire_ == nullptr || set == nullptr) return;
+  const absl::StatusOr<char*> mapped = set->Map(effect.arena);
   if (!mapped.ok()) {
     return exchange_.RowsAheadRefused(effect.operation, effect.name.rank, mapped.status(), now_);
   }

@@ -15,10 +15,10 @@
 #include "daemon/worker/engine/exchange.h"
 #include "daemon/worker/engine/log_limiter.h"
 #include "daemon/worker/peer_streams/wire.h"
+#include "daemon/worker/shell/arena_table.h"
 #include "daemon/worker/shell/direct_areas.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/outcome_records.h"
-#include "daemon/worker/shell/page_work.h"
 #include "daemon/worker/shell/route_counts.h"
 #include "daemon/worker/shell/session_scan.h"
 
@@ -46,16 +46,17 @@ class EffectPerformer {
   void RunRecords();
   // This process ends, and with it nobody says any more that regions are freed: a rank that reads what was good would read
   // zeros and not know it.
-  void LeavePages();
+  void LeavePages() { arenas_.LeavePages(); }
   // Looks which moves have ended and which arenas are there, and carries out what follows. Call
   // again and again while busy().
   void PollBackends(absl::Time now);
   bool busy() const;
-  // Makes some pages, or gives some back, and carries out what follows. Call again and again while has_page_work().
-  void WorkOnPages(absl::Time now);
-  bool has_page_work() const { return !page_work_.empty(); }
-  // Ends the sessions of arenas that have lost pages (page_guard.h), before anybody is told that rows in them are good.
-  void EndSetsWithoutPages(absl::Time now);
+  // Makes and gives back some arenas and pages, and carries out what follows. Call again and again while has_arena_work().
+  void WorkOnArenas(absl::Time now);
+  bool has_arena_work() const { return arenas_.has_work(); }
+  // Ends the sessions of arenas that have lost pages (page_guard.h), before the engine hears that rows in them are good. Whether
+  // there were any; what follows is carried out with the next RunAll.
+  bool EndSetsWithoutPages(absl::Time now);
   void Log(const LogLine& line) { Run(line); }
   void Evict(const EvictSession& session) { Run(session); }
   // What is too long for a message is left out, and said.
@@ -90,8 +91,6 @@ class EffectPerformer {
   bool device_lost() const { return device_lost_; }
 
  private:
-  // Of a turn's memory, over all arenas: a call of somebody else waits 0.2 ms for it.
-  static constexpr uint64_t kPagesAtOnce = uint64_t{256} << 10;
   struct TenantFacts {
     MoveGroup move;
     Routes routes;
@@ -113,7 +112,7 @@ class EffectPerformer {
   void Run(const AwaitStreams& effect) { draining_streams_.push_back(effect); }
   void Run(const AnswerSubmission& effect);
   void Run(const CommitPages& effect);
-  void DoPageWork();
+  void DoArenaWork();
   void Run(const CreateArenas& effect);
   void Run(const DropArenas& effect);
   void Run(const ReportTenantReady& effect);
@@ -147,18 +146,10 @@ class EffectPerformer {
   const Backends& backends_;
   EpdSocket& epd_;
   Wire* const wire_;  // Null: this worker has no streams to other nodes.
-  struct Arenas {
-    std::unique_ptr<ArenaSet> set;
-    Backend* backend = nullptr;
-    bool in_use = true;  // Until DropArenas.
-  };
-  std::map<ArenaSetId, Arenas> arenas_;
-  PageWork page_work_{kPagesAtOnce};
-  uint64_t num_lost_pages_ = 0;  // That are dealt with.
+  ArenaTable arenas_;
   DirectAreas direct_;
   std::vector<AwaitStreams> draining_streams_;
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.
-  std::map<ArenaSetId, absl::Status> arena_problems_;
   std::map<TenantKey, TenantFacts> tenants_;
   RouteCounter route_counter_;
   LogLimiter log_limiter_;

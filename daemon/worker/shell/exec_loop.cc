@@ -131,12 +131,12 @@ absl::Status ExecLoop::Run() {
   absl::Time spin_until = absl::InfinitePast();
   absl::Time last_busy = absl::InfinitePast();
   while (status_.ok() && stop_ == 0) {
-    const bool makes_pages = performer_.has_page_work();
-    if (makes_pages) performer_.WorkOnPages(Now());
+    const bool makes_arenas = performer_.has_arena_work();
+    if (makes_arenas) performer_.WorkOnArenas(Now());
     const bool scanned = ScanSessions();
-    const bool busy = TakeWire() || scanned || makes_pages;
+    const bool busy = TakeWire() || scanned || makes_arenas;
     const absl::Time now = Now();
-    performer_.EndSetsWithoutPages(now);
+    if (performer_.EndSetsWithoutPages(now)) performer_.RunAll(now);
     const bool device_busy = performer_.busy();
     if (device_busy) performer_.PollBackends(now);
     if (performer_.awaits_direct()) performer_.PollDirect(now);

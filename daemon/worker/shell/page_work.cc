@@ -23,16 +23,11 @@ void PageWork::Commit(const CommitPages& pages) {
       {.operation = pages.operation, .range = pages.range, .after = num_asked_back_});
 }
 
-bool PageWork::Drop(ArenaSetId set) {
-  const auto found = sets_.find(set);
-  if (found == sets_.end()) return false;
-  if (found->second.highest_end == 0) {
-    sets_.erase(found);
-    return false;
-  }
-  given_back_.push_back({.kind = Kind::kDrop, .range = {set, 0, found->second.highest_end}});
-  ++num_asked_back_;
-  return true;
+void PageWork::Drop(ArenaSetId set) {
+  const uint64_t end = sets_.at(set).highest_end;
+  given_back_.push_back({.kind = Kind::kEndMeetings, .range = {set, 0, 0}});
+  given_back_.push_back({.kind = Kind::kDrop, .range = {set, 0, end}});
+  num_asked_back_ += 2;
 }
 
 Region PageWork::PieceOf(const Region& rest) const {

@@ -28,12 +28,13 @@ class PageWork {
   void Add(ArenaSetId set, int num_arenas);
   // Of a set that was added; its trims may be of others. They are left out where a set is not known.
   void Commit(const CommitPages& pages);
-  // Everything of the set that was made is given back, last of all that was asked for it; then Next says kDrop. False: none was
-  // ever made, and there is nothing to wait for.
-  bool Drop(ArenaSetId set);
+  // Nobody uses the set any more: its meetings end, then everything of it that was made is given back, last of all that was
+  // asked for it, and then it is dropped.
+  void Drop(ArenaSetId set);
+  // The same of a set of which no pages are made: it is gone already.
+  void Forget(ArenaSetId set) { sets_.erase(set); }
 
-  enum class Kind { kMake, kGiveBack, kDrop };
-  // kDrop: nothing of the set is left to be given back.
+  enum class Kind { kMake, kGiveBack, kEndMeetings, kDrop };
   struct Piece {
     Kind kind = Kind::kMake;
     Region range;

@@ -213,7 +213,9 @@ std::map<uint32_t, uint64_t> Staging::InUseByUid() const {
 
 std::vector<SessionId> Staging::SessionsOf(ArenaSetId id) const {
   std::vector<SessionId> sessions;
-  for (const auto& [session, unused] : sets_.at(id).key) {
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) return sessions;
+  for (const auto& [session, unused] : found->second.key) {
     if (session) sessions.push_back(session);
   }
   return sessions;

@@ -89,7 +89,7 @@ class Staging {
   uint64_t arena_bytes(ArenaSetId set) const;
   // What operations of the set may take at most, over all its arenas; for messages.
   uint64_t room_bytes(ArenaSetId set) const;
-  std::vector<SessionId> SessionsOf(ArenaSetId set) const;
+  std::vector<SessionId> SessionsOf(ArenaSetId set) const;  // None: there is no such set.
   // What a region of `bytes` takes of the pool, over all arenas of the set.
   uint64_t ChargeOf(ArenaSetId set, uint64_t bytes) const;
   // By uid: what is in use in the pool, without eager buffers, with what dead sessions still hold.

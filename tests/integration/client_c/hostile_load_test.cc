@@ -13,7 +13,6 @@
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/slots_view.h"
 #include "tests/integration/client_c/harness/hostile_client.h"
-#include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
 namespace epd::testing {
@@ -139,39 +138,6 @@ TEST(HostileLoadTest, ACallDoesNotWaitForThePagesOfOthersThatTakeMostOfThePoolIn
   }
   // In one go it is 100 ms and more.
   EXPECT_LT(least, std::chrono::milliseconds(30));
-}
-
-TEST(HostileLoadTest, ACallDoesNotWaitForTheWorkersMovesOfLargeRowsOfOthers) {
-  RunningDaemon daemon(
-      {"--slots_per_session=" + std::to_string(limits::kMaxOpSlots), "--staging_bytes=1GiB"});
-  constexpr int kSteps = 3;
-  const ExchangeCase c{
-      .num_ranks = 1, .hidden = 16384, .worker_executor = true, .num_tokens = {2048}};
-  const auto steps = [](JoinedRank& joined, Link& link) -> std::string {
-    for (int step = 0; step < kSteps; ++step) {
-      const std::string problem = joined.rank->RunAndCompare(joined.data);
-      link.Say(problem.empty() ? "good" : problem);
-    }
-    return "";
-  };
-  auto ranks = StartRanks(daemon.socket_path(), c, steps);
-  const std::unique_ptr<HostileClient> quiet = Attached(daemon);
-  Clock::duration least = Clock::duration::max();
-  for (int step = 0; step < kSteps; ++step) {
-    std::atomic<bool> over = false;
-    std::string said;
-    std::thread hearing([&] {
-      said = ranks[0]->link().Hear();
-      over = true;
-    });
-    Clock::duration most = {};
-    while (!over) most = std::max(most, TimeOfACall(*quiet));
-    hearing.join();
-    ASSERT_EQ(said, "good");
-    least = std::min(least, most);
-  }
-  // A dispatch of 128 MiB to two experts each, in one go, is 50 ms and more.
-  EXPECT_LT(least, std::chrono::milliseconds(20));
 }
 
 }  // namespace

@@ -5,6 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "daemon/backend/cpu/memfd_arenas.h"
+
 namespace epd {
 namespace {
 
@@ -28,6 +34,53 @@ TEST(CpuBackend, TakesAUniqueIdOrNoneAndNothingElse) {
   const absl::Status status = backend->InitCommunicator(7, 1, "SECRET");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message().find("SECRET"), absl::string_view::npos) << "a unique id was shown";
+}
+
+// A prepare of one rank, whose counts of experts are copied.
+class CpuBackendMoves : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(arenas_->Commit(0, 8 << 20).ok());
+    group_.spec.num_ranks = 1;
+    group_.spec.num_experts = 4;
+  }
+  void Start(uint64_t out_bytes) {
+    backend_->StartMove(
+        7, *arenas_, group_,
+        {.kind = shm::Kind::kPrepare,
+         .parts = {{.stage_bytes = 4096, .out_offset = 4096, .out_bytes = out_bytes}}},
+        absl::UnixEpoch());
+  }
+
+  std::unique_ptr<CpuBackend> backend_ = CpuBackend::Create("auto").value();
+  std::unique_ptr<MemfdArenas> arenas_ = MemfdArenas::Create(1, 8 << 20).value();
+  MoveGroup group_;
+};
+
+TEST_F(CpuBackendMoves, LittleIsMovedAtOnce) {
+  Start(4096);
+  EXPECT_FALSE(backend_->busy());
+  const auto moved = backend_->Poll(absl::UnixEpoch());
+  ASSERT_EQ(moved->size(), 1u);
+  EXPECT_TRUE((*moved)[0].status.ok()) << (*moved)[0].status;
+}
+
+TEST_F(CpuBackendMoves, MuchIsMovedWhileThisThreadAnswersOthers) {
+  Start(2 << 20);
+  EXPECT_TRUE(backend_->busy());
+  std::vector<MovedRows> moved;
+  while (backend_->busy()) {
+    for (MovedRows& one : *backend_->Poll(absl::UnixEpoch())) moved.push_back(std::move(one));
+  }
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].id, 7u);
+  EXPECT_TRUE(moved[0].status.ok()) << moved[0].status;
+}
+
+TEST_F(CpuBackendMoves, NothingTouchesAnArenaOnceItRests) {
+  for (int i = 0; i < 20; ++i) Start(2 << 20);
+  backend_->Rest();
+  arenas_.reset();
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <string>
 
+#include "daemon/core/unique_fd.h"
 #include "proto/epd/v1/direct_area.h"
 
 namespace epd {
@@ -166,6 +168,48 @@ TEST(MemfdArenas, DescriptorsAreCloseOnExec) {
   const auto arenas = MemfdArenas::Create(1, 4096).value();
   EXPECT_TRUE(fcntl(arenas->Share(0)->read_write_fd, F_GETFD) & FD_CLOEXEC);
   EXPECT_TRUE(fcntl(arenas->Share(0)->read_only_fd, F_GETFD) & FD_CLOEXEC);
+}
+
+int NumDescriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+TEST(MemfdArenas, ManyAreMadeAndDroppedAFewAtATime) {
+  constexpr int kMost = 16;  // What is made and dropped at once.
+  const int before = NumDescriptors();
+  auto arenas = MemfdArenas::Plan(40, 1 << 20, {});
+  EXPECT_EQ(NumDescriptors(), before) << "nothing is there yet";
+  int num_turns = 0;
+  for (bool more = true; more; ++num_turns) {
+    EXPECT_TRUE(absl::IsUnavailable(arenas->Ready())) << num_turns;
+    const int had = NumDescriptors();
+    more = arenas->MakeSome();
+    EXPECT_LE(NumDescriptors() - had, 2 * kMost);
+  }
+  EXPECT_EQ(num_turns, 2 * 40 / kMost) << "memfds, then direct areas";
+  ASSERT_TRUE(arenas->Ready().ok());
+  for (int i = 0; i < 40; ++i) arenas->Direct(i)->records[0].word.store(1);
+  ASSERT_TRUE(arenas->Commit(0, 4096).ok());
+  const UniqueFd of_a_client(dup(arenas->Share(39)->read_write_fd));
+  num_turns = 0;
+  while (arenas->EndSomeMeetings()) ++num_turns;
+  EXPECT_EQ(num_turns, 40 / kMost);
+  EXPECT_EQ(arenas->Direct(39)->records[0].word.load(), 0u);
+  while (arenas->DropSome()) ++num_turns;
+  EXPECT_GE(num_turns, 3 * 40 / kMost - 1);
+  EXPECT_EQ(NumDescriptors(), before + 1);
+  EXPECT_LE(BytesWithDirectArea(of_a_client.get()), 4096u) << "the page that was read above";
+}
+
+TEST(MemfdArenas, WhatIsDroppedHalfMadeLeavesNothing) {
+  const int before = NumDescriptors();
+  auto arenas = MemfdArenas::Plan(40, 1 << 20, {});
+  ASSERT_TRUE(arenas->MakeSome());
+  arenas.reset();
+  EXPECT_EQ(NumDescriptors(), before);
 }
 
 }  // namespace

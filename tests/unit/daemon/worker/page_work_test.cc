@@ -88,19 +88,12 @@ TEST(PageWorkTest, WhatCannotBeMadeEndsItsOperationAndNotTheNextOne) {
   EXPECT_EQ(PiecesUntil(work, OperationId(2)), 2);
 }
 
-TEST(PageWorkTest, ASetWithoutPagesIsDroppedAtOnce) {
-  PageWork work(kPiece, kPage);
-  work.Add(SetOf(1), 1);
-  EXPECT_FALSE(work.Drop(SetOf(1)));
-  EXPECT_TRUE(work.empty());
-}
-
 TEST(PageWorkTest, ASetIsDroppedOnceItsPagesAreBackAndOthersAreMadeThen) {
   PageWork work(kPiece, kPage);
   for (uint64_t set : {1, 2}) work.Add(SetOf(set), 1);
   work.Commit(Pages(1, 1, 0, 20));
   ASSERT_GT(PiecesUntil(work, OperationId(1)), 0);
-  ASSERT_TRUE(work.Drop(SetOf(1)));
+  work.Drop(SetOf(1));
   work.Commit(Pages(2, 2, 0, 1));
   std::vector<Kind> kinds;
   while (!work.empty()) {
@@ -108,8 +101,8 @@ TEST(PageWorkTest, ASetIsDroppedOnceItsPagesAreBackAndOthersAreMadeThen) {
     kinds.push_back(piece->kind);
     work.Done(*piece, absl::OkStatus());
   }
-  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kGiveBack, Kind::kGiveBack, Kind::kGiveBack,
-                                      Kind::kDrop, Kind::kMake}));
+  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kEndMeetings, Kind::kGiveBack, Kind::kGiveBack,
+                                      Kind::kGiveBack, Kind::kDrop, Kind::kMake}));
 }
 
 // Tenants that come and go over one pool, with the machine's memory in a model.
@@ -182,7 +175,7 @@ class Machine {
       if (used) continue;
       const auto dropped = staging_.Release(set);
       ASSERT_EQ(dropped, std::vector<ArenaSetId>{set});
-      if (!work_.Drop(set)) memory_.erase(set);
+      work_.Drop(set);
       sets_.erase(set);
       return;
     }
