@@ -2,11 +2,11 @@
 // can wait for.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
 
+#include "daemon/core/session_turns.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/session_slots.h"
 
@@ -30,25 +30,8 @@ class SessionScan {
   std::vector<EvictSession> Take(const SessionSlots::Taker& take);
 
  private:
-  // The sessions of one user. Who comes while a round goes on waits for the next one: ids only grow, and those who come and go
-  // could otherwise keep it from ever coming back to the first.
-  struct Ring {
-    std::map<SessionId, SessionSlots*> sessions;  // Never empty.
-    SessionId next;
-    SessionId last_of_round;
-    size_t left = 0;  // Looks in this turn.
-
-    // So many looks see each session.
-    size_t NumLooks() const {
-      const bool has_new = sessions.rbegin()->first > last_of_round;
-      return sessions.size() * (has_new ? 2 : 1);
-    }
-    std::pair<const SessionId, SessionSlots*>& Next();
-  };
-
-  std::map<uint32_t, Ring> rings_;  // By uid.
-  std::map<SessionId, uint32_t> uids_;
-  uint32_t next_uid_ = 0;  // Whose session is the first of the next turn.
+  SessionTurns turns_;
+  std::map<SessionId, SessionSlots*> slots_;
 };
 
 }  // namespace epd
