@@ -84,7 +84,7 @@ absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaul
   spec.tenant = proto.tenant();
   spec.num_ranks = proto.num_ranks();
   spec.num_experts = proto.num_experts();
-  for (const uint32_t owner : proto.expert_owner()) spec.expert_owner.emplace_back(owner);
+  spec.expert_owner = std::vector<Rank>(proto.expert_owner().begin(), proto.expert_owner().end());
   spec.max_tokens_per_rank = proto.max_tokens_per_rank();
   spec.recv_capacity_per_rank = proto.recv_capacity_per_rank();
   spec.hidden = proto.hidden();

@@ -1,5 +1,6 @@
 #include "daemon/core/group_spec.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -48,14 +49,12 @@ absl::Status CheckExperts(const GroupSpec& spec) {
     return BadField(spec, "expert_owner", absl::StrCat(spec.expert_owner.size(), " entries long"),
                     absl::StrCat("num_experts=", spec.num_experts, " entries"));
   }
-  for (size_t e = 0; e < spec.expert_owner.size(); ++e) {
-    if (spec.expert_owner[e].value >= spec.num_ranks) {
-      return BadField(spec, absl::StrCat("expert_owner[", e, "]"),
-                      absl::StrCat(spec.expert_owner[e].value),
-                      absl::StrCat("below num_ranks=", spec.num_ranks));
-    }
-  }
-  return absl::OkStatus();
+  const std::vector<Rank>& owners = spec.expert_owner.items();
+  const auto bad = std::find_if(owners.begin(), owners.end(),
+                                [&](Rank owner) { return owner.value >= spec.num_ranks; });
+  if (bad == owners.end()) return absl::OkStatus();
+  return BadField(spec, absl::StrCat("expert_owner[", bad - owners.begin(), "]"),
+                  absl::StrCat(bad->value), absl::StrCat("below num_ranks=", spec.num_ranks));
 }
 
 absl::Status CheckDeadlines(const GroupSpec& spec) {
@@ -79,7 +78,7 @@ std::string BackendNames() {
   return names;
 }
 
-std::string OwnersText(const std::vector<Rank>& owners) {
+std::string OwnersText(const SharedList<Rank>& owners) {
   if (owners.empty()) return "contiguous";
   return absl::StrCat(
       "[",
@@ -209,7 +208,8 @@ std::vector<FieldDifference> Differences(const GroupSpec& got, const GroupSpec& 
   text("tenant", got.tenant, expected.tenant);
   number("num_ranks", got.num_ranks, expected.num_ranks);
   number("num_experts", got.num_experts, expected.num_experts);
-  text("expert_owner", OwnersText(got.expert_owner), OwnersText(expected.expert_owner));
+  if (got.expert_owner != expected.expert_owner)
+    text("expert_owner", OwnersText(got.expert_owner), OwnersText(expected.expert_owner));
   number("max_tokens_per_rank", got.max_tokens_per_rank, expected.max_tokens_per_rank);
   number("recv_capacity_per_rank", got.recv_capacity_per_rank, expected.recv_capacity_per_rank);
   number("hidden", got.hidden, expected.hidden);

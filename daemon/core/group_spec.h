@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/shared_list.h"
 #include "proto/epd/v1/backends.h"
 
 namespace epd {
@@ -54,7 +55,7 @@ struct GroupSpec {
   std::string tenant;  // One set of sessions, one per rank. Empty: the default tenant.
   uint32_t num_ranks = 0;
   uint32_t num_experts = 0;
-  std::vector<Rank>
+  SharedList<Rank>
       expert_owner;  // [num_experts]; empty: contiguous blocks of num_experts / num_ranks.
   uint32_t max_tokens_per_rank = 0;
   uint32_t recv_capacity_per_rank = 0;  // Slots of a receive buffer.

@@ -49,8 +49,7 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
       {"expert_owner", [](GroupSpec& s) { s.expert_owner = {Rank{0}}; }},
       {"expert_owner[7]",
        [](GroupSpec& s) {
-         s.expert_owner.assign(8, Rank{0});
-         s.expert_owner[7] = Rank{4};
+         s.expert_owner = {Rank{0}, Rank{0}, Rank{0}, Rank{0}, Rank{0}, Rank{0}, Rank{0}, Rank{4}};
        }},
       {"max_tokens_per_rank", [](GroupSpec& s) { s.max_tokens_per_rank = 0; }},
       {"recv_capacity_per_rank", [](GroupSpec& s) { s.recv_capacity_per_rank = 0; }},
@@ -97,7 +96,7 @@ TEST(GroupSpecTest, ExpertsAreOwnedInBlocksOrByTable) {
   GroupSpec spec = Good();
   EXPECT_EQ(ExpertOwner(spec, 1), Rank{0});
   EXPECT_EQ(ExpertOwner(spec, 2), Rank{1});
-  spec.expert_owner.assign(8, Rank{3});
+  spec.expert_owner = std::vector<Rank>(8, Rank{3});
   EXPECT_TRUE(Validate(spec).ok());
   EXPECT_EQ(ExpertOwner(spec, 1), Rank{3});
 }
@@ -135,7 +134,7 @@ TEST(GroupSpecTest, MoreRanksThanAWorkerServesAreRefusedWithTheLimit) {
 
 TEST(GroupSpecTest, EqualSpecsAreThoseWithoutDifferences) {
   GroupSpec got = Good();
-  got.expert_owner.assign(8, Rank{0});
+  got.expert_owner = std::vector<Rank>(8, Rank{0});
   EXPECT_FALSE(got == Good());
   EXPECT_THAT(Differences(got, Good()),
               ElementsAre(testing::Field(&FieldDifference::field, "expert_owner")));

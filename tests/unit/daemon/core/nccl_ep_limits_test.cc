@@ -40,7 +40,8 @@ TEST(NcclEpLimitsTest, EachLimitIsNamedWithWhatWasGotAndWhatToAskFor) {
     std::function<void(GroupSpec&)> exceed;
   } cases[] = {
       {"executor is client", [](GroupSpec& s) { s.executor = Executor::kClient; }},
-      {"expert_owner is a table", [](GroupSpec& s) { s.expert_owner.assign(8, Rank{0}); }},
+      {"expert_owner is a table",
+       [](GroupSpec& s) { s.expert_owner = std::vector<Rank>(8, Rank{0}); }},
       {"num_experts is 10, but with backend=nccl_ep NCCL EP's limit is a multiple of num_ranks=4",
        [](GroupSpec& s) { s.num_experts = 10; }},
       {"1024 experts per rank", [](GroupSpec& s) { s.num_experts = 4 * 1028; }},
