@@ -3,6 +3,8 @@
 // end the report goes out if it has changed.
 #include "daemon/control/node_control.h"
 
+#include <string_view>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node/attached_sessions.h"
 #include "daemon/control/node/coordinator_link.h"
@@ -10,7 +12,6 @@
 #include "daemon/control/node/local_groups.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/membership_table.h"
-#include "daemon/control/node/membership_uids.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node/pending_orders.h"
 #include "daemon/control/node_state.h"
@@ -21,6 +22,12 @@ namespace {
 
 absl::Status ShuttingDownError() {
   return absl::UnavailableError("epd is shutting down; retry once it is back");
+}
+
+// Changes no group before the coordinator has answered. Clients may send many.
+bool IsAsked(const NodeEvent& event) {
+  return std::holds_alternative<SessionAttached>(event) ||
+         std::holds_alternative<JoinRequested>(event);
 }
 
 template <typename... F>
@@ -116,12 +123,16 @@ absl::Status NodeControl::Parts::CheckSession(const AttachedSession& session) co
 }
 
 absl::Status NodeControl::Parts::CheckGroups(const JoinRequested& event) const {
-  std::set<std::string> names = GroupNames(memberships.all());
-  groups.AddNames(names);
-  if (names.count(event.spec.name) > 0 || names.size() < event.limits.max_groups)
-    return absl::OkStatus();
+  const std::string& name = event.spec.name;
+  if (memberships.index().HasName(name)) return absl::OkStatus();
+  size_t num_names = memberships.index().num_names();
+  for (const std::string_view other : groups.Names()) {
+    if (other == name) return absl::OkStatus();
+    if (!memberships.index().HasName(std::string(other))) ++num_names;
+  }
+  if (num_names < event.limits.max_groups) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("group=", Title(event.spec), ": this node has ", names.size(),
+      absl::StrCat("group=", Title(event.spec), ": this node has ", num_names,
                    " groups, its limit (max_groups); close some or raise it"));
 }
 
@@ -201,10 +212,21 @@ NodeControl::NodeControl(const NodeOptions& options)
 NodeControl::~NodeControl() = default;
 
 NodeControl::Effects NodeControl::Handle(absl::Time now, const NodeEvent& event) {
+  Effects effects = Take(now, event);
+  for (NodeEffect& effect : Report(now)) effects.push_back(std::move(effect));
+  return effects;
+}
+
+NodeControl::Effects NodeControl::Take(absl::Time now, const NodeEvent& event) {
   parts_->outbox.Begin(now);
   parts_->Take(event);
-  parts_->groups.Reconcile();
+  if (!IsAsked(event)) parts_->groups.Reconcile();
   parts_->AdvanceShutdown();
+  return parts_->outbox.TakeEffects();
+}
+
+NodeControl::Effects NodeControl::Report(absl::Time now) {
+  parts_->outbox.Begin(now);
   parts_->Report(options_.facts);
   return parts_->outbox.TakeEffects();
 }
@@ -219,7 +241,7 @@ absl::Time NodeControl::NextDeadline() const {
 std::vector<MembershipStatus> NodeControl::Memberships() const {
   return parts_->memberships.Statuses();
 }
-std::map<uint32_t, UidUse> NodeControl::Uses() const { return UsesOf(parts_->memberships.all()); }
+std::map<uint32_t, UidUse> NodeControl::Uses() const { return parts_->memberships.index().uses(); }
 std::vector<LocalGroupStatus> NodeControl::Groups() const { return parts_->groups.Statuses(); }
 const GroupView* NodeControl::FindGroup(GroupId group) const {
   const auto found = parts_->groups.all().find(group);

@@ -72,6 +72,9 @@ class NodeControl {
   NodeControl& operator=(const NodeControl&) = delete;
 
   Effects Handle(absl::Time now, const NodeEvent& event);
+  // The two halves of Handle(): several events may have one report, soon after them.
+  Effects Take(absl::Time now, const NodeEvent& event);
+  Effects Report(absl::Time now);
 
   // When to hand in a Tick; InfiniteFuture when nothing waits.
   absl::Time NextDeadline() const;

@@ -180,11 +180,10 @@ Rendezvous::Effects Rendezvous::ConnectNode(absl::Time now, const NodeId& node,
 }
 
 Rendezvous::Effects Rendezvous::TakeReport(absl::Time now, const NodeReport& report) {
-  return TakeReports(now, {report});
+  return TakeReports(now, absl::MakeConstSpan(&report, 1));
 }
 
-Rendezvous::Effects Rendezvous::TakeReports(absl::Time now,
-                                            const std::vector<NodeReport>& reports) {
+Rendezvous::Effects Rendezvous::TakeReports(absl::Time now, absl::Span<const NodeReport> reports) {
   parts_->Begin(now);
   bool current = false;
   for (const NodeReport& report : reports) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "daemon/control/formation_errors.h"
 #include "daemon/control/group_state.h"
 #include "daemon/control/snapshots.h"
@@ -108,7 +109,7 @@ class Rendezvous {
   Effects TakeReport(absl::Time now, const NodeReport& report);
   // As one after the other, with what follows from all of them together: thousands of nodes that
   // report at once cost little more than one, and each gets one view.
-  Effects TakeReports(absl::Time now, const std::vector<NodeReport>& reports);
+  Effects TakeReports(absl::Time now, absl::Span<const NodeReport> reports);
 
   // The node is known to be dead (not merely disconnected): its sessions are dead too. `cause` says
   // why.

@@ -62,8 +62,10 @@ void LocalGroups::TakeView(Incarnation coordinator, const GroupView& theirs, Gro
   group.view.workers = before.workers;
 }
 
-void LocalGroups::AddNames(std::set<std::string>& names) const {
+std::set<std::string_view> LocalGroups::Names() const {
+  std::set<std::string_view> names;
   for (const auto& [id, group] : groups_) names.insert(group.view.spec.name);
+  return names;
 }
 
 const absl::Status& LocalGroups::NoteTrouble(Group& group, const absl::Status& cause) {

@@ -40,7 +40,7 @@ class LocalGroups {
   void TakeBroken(const TenantBroken& event);
   void TakeDrained(const TenantDrained& event);
 
-  void AddNames(std::set<std::string>& names) const;
+  std::set<std::string_view> Names() const;
   std::vector<LocalGroupStatus> Statuses() const;  // By name, tenant, id.
   void PutInto(NodeReport& report) const;
 

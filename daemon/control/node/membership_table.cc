@@ -3,7 +3,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node/join_check.h"
-#include "daemon/control/node/membership_uids.h"
 #include "daemon/core/check.h"
 
 namespace epd {
@@ -13,52 +12,16 @@ bool Contains(const std::vector<Rank>& ranks, Rank rank) {
   return absl::c_linear_search(ranks, rank);
 }
 
-// "rank=2 host=a7 pid=4711 phase=gone; rank=3 ..."
-std::string DescribeRanksOf(const Claim& claim, const std::string& phase) {
-  std::string out;
-  for (const Rank rank : claim.ranks) {
-    RankHolder holder;
-    holder.rank = rank;
-    holder.host = claim.host;
-    holder.pid = claim.pid;
-    absl::StrAppend(&out, out.empty() ? "" : "; ", Describe(holder, phase));
-  }
-  return out;
-}
-
-// The higher of each count, of the session's own ranks.
-void Merge(const std::vector<ExecutionCount>& counts, const std::vector<Rank>& ranks,
-           DrainRecord& record) {
-  for (const ExecutionCount& count : counts) {
-    if (!Contains(ranks, count.rank)) continue;
-    const auto same = absl::c_find_if(record.counts, [&](const ExecutionCount& c) {
-      return c.rank == count.rank && c.program == count.program;
-    });
-    if (same == record.counts.end()) {
-      record.counts.push_back(count);
-    } else if (count.begun >= same->begun) {
-      *same = count;
-    }
-  }
-  absl::c_sort(record.counts);
-}
-
 }  // namespace
 
 absl::Status MembershipTable::Join(const JoinRequested& event, const SessionAttached& client) {
   if (absl::Status status = CheckJoin(event, workers_); !status.ok()) return status;
-  for (const auto& [key, member] : members_) {
-    if (!member.held() || key.first != event.session) continue;
-    if (key.second == event.request)
-      return absl::InvalidArgumentError("a request id was used twice");
-    if (member.claim.spec.name == event.spec.name) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "group=", Title(event.spec), ": this session has joined it as ranks ",
-          DescribeRanks(member.claim.ranks), "; name all ranks in one Join, or leave first"));
-    }
-  }
-  if (absl::Status status = CheckUid(members_, event, client.uid); !status.ok()) return status;
-  SessionMembership& member = members_[{event.session, event.request}];
+  if (absl::Status status = CheckSession(event, HeldBy(event.session)); !status.ok()) return status;
+  if (absl::Status status = index_.CheckUid(members_, event, client.uid); !status.ok())
+    return status;
+  const auto [place, fresh] = members_.try_emplace({event.session, event.request});
+  SessionMembership& member = place->second;
+  if (!fresh) index_.Forget(member);  // Of a request id that the session uses again.
   member = SessionMembership{};
   member.uid = client.uid;
   member.deadline = event.deadline;
@@ -75,6 +38,7 @@ absl::Status MembershipTable::Join(const JoinRequested& event, const SessionAtta
   claim.workers = event.workers;
   claim.min_epoch = event.min_epoch;
   claim.proposed = event.proposed;
+  index_.Add(member);
   outbox_.MarkChanged();
   return absl::OkStatus();
 }
@@ -82,16 +46,17 @@ absl::Status MembershipTable::Join(const JoinRequested& event, const SessionAtta
 absl::StatusOr<std::vector<LostMember>> MembershipTable::Leave(const LeaveRequested& event) {
   bool found = false;
   std::vector<LostMember> lost;
-  for (auto& [key, member] : members_) {
-    if (key.first != event.session || member.claim.group != event.group || !member.held()) continue;
+  for (SessionMembership* member : HeldBy(event.session)) {
+    const Claim& claim = member->claim;
+    if (claim.group != event.group) continue;
     found = true;
-    if (member.state == MembershipState::kWaiting) {
+    if (member->state == MembershipState::kWaiting) {
       outbox_.Add(
-          ReplyFailed{key.first, key.second,
-                      absl::AbortedError(absl::StrCat("group=", Title(member.claim.spec),
+          ReplyFailed{claim.session, claim.request,
+                      absl::AbortedError(absl::StrCat("group=", Title(claim.spec),
                                                       ": the session left while joining"))});
     }
-    Lose(member, MembershipEvent::kLeave, absl::OkStatus(), lost);
+    Lose(*member, MembershipEvent::kLeave, absl::OkStatus(), lost);
   }
   if (found) return lost;
   return absl::NotFoundError(
@@ -100,15 +65,15 @@ absl::StatusOr<std::vector<LostMember>> MembershipTable::Leave(const LeaveReques
 
 std::vector<LostMember> MembershipTable::Drop(SessionId session, const absl::Status& reason) {
   std::vector<LostMember> lost;
-  for (auto& [key, member] : members_) {
-    if (key.first == session && member.held()) Lose(member, MembershipEvent::kGone, reason, lost);
-  }
+  for (SessionMembership* member : HeldBy(session))
+    Lose(*member, MembershipEvent::kGone, reason, lost);
   return lost;
 }
 
 void MembershipTable::TakeDrained(const SessionDrained& event) {
-  for (auto& [key, member] : members_) {
-    if (key.first != event.session || member.claim.group != event.group) continue;
+  for (SessionMembership* held : HeldBy(event.session)) {
+    SessionMembership& member = *held;
+    if (member.claim.group != event.group) continue;
     const bool now_drained =
         member.state == MembershipState::kNotified && event.formation == member.claim.joined;
     // Late: it began more, which failed, before it saw the next Joined; the coordinator cuts again.
@@ -139,7 +104,7 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
         break;
       case ClaimDisposition::kGranted:
         LeaveOtherGroup(member, answer.group);
-        member.claim.group = answer.group;
+        SetGroup(member, answer.group);
         member.claim.granted_by = view.coordinator;
         member.waits_for = absl::OkStatus();
         break;
@@ -153,7 +118,7 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
 void MembershipTable::LeaveOtherGroup(SessionMembership& member, GroupId now) {
   Claim& claim = member.claim;
   if (member.state != MembershipState::kWaiting || !claim.group || claim.group == now) return;
-  claim.group = GroupId{};
+  SetGroup(member, GroupId{});
   claim.granted_by = Incarnation{};
   claim.drained.reset();
   claim.bases_of = Formation{};
@@ -164,7 +129,9 @@ void MembershipTable::LeaveOtherGroup(SessionMembership& member, GroupId now) {
 void MembershipTable::ForgetSeen(uint64_t report_seq) {
   const size_t forgotten = std::erase_if(members_, [&](const auto& entry) {
     const uint64_t released = entry.second.released_seq;
-    return released != 0 && released <= report_seq;
+    if (released == 0 || released > report_seq) return false;
+    index_.Forget(entry.second);
+    return true;
   });
   if (forgotten > 0) outbox_.MarkChanged();  // The coordinator forgets it, too.
 }
@@ -254,9 +221,9 @@ bool MembershipTable::IsOf(const Key& key, GroupId group) const {
 }
 
 bool MembershipTable::Holds(SessionId session, GroupId group) const {
-  return absl::c_any_of(members_, [&](const auto& entry) {
-    return entry.first.first == session && entry.second.claim.group == group && entry.second.held();
-  });
+  const std::set<Key>& members = index_.OfGroup(group);
+  const auto first = members.lower_bound({session, RequestId{}});
+  return first != members.end() && first->first == session;
 }
 
 std::set<GroupId> MembershipTable::JoinedGroups() const {
@@ -269,9 +236,9 @@ std::set<GroupId> MembershipTable::JoinedGroups() const {
 
 std::set<WorkerName> MembershipTable::WorkersOf(GroupId group) const {
   std::set<WorkerName> out;
-  for (const auto& [key, member] : members_) {
-    if (member.held() && member.claim.group == group)
-      out.insert(member.claim.workers.begin(), member.claim.workers.end());
+  for (const Key& key : index_.OfGroup(group)) {
+    const std::vector<WorkerName>& workers = At(key).claim.workers;
+    out.insert(workers.begin(), workers.end());
   }
   return out;
 }
@@ -303,6 +270,7 @@ std::vector<std::string> MembershipTable::WaitsWithoutEnd() const {
 }
 
 void MembershipTable::PutInto(NodeReport& report) const {
+  report.claims.reserve(members_.size());
   for (const auto& [key, member] : members_) {
     Claim& claim = report.claims.emplace_back(member.claim);
     if (member.state == MembershipState::kWaiting)
@@ -312,10 +280,27 @@ void MembershipTable::PutInto(NodeReport& report) const {
 
 std::vector<SessionMembership*> MembershipTable::MembersOf(GroupId group) {
   std::vector<SessionMembership*> out;
-  for (auto& [key, member] : members_) {
-    if (member.claim.group == group && member.held()) out.push_back(&member);
+  for (const Key& key : index_.OfGroup(group)) out.push_back(&members_.at(key));
+  return out;
+}
+
+std::vector<SessionMembership*> MembershipTable::HeldBy(SessionId session) {
+  std::vector<SessionMembership*> out;
+  for (auto it = members_.lower_bound({session, RequestId{}});
+       it != members_.end() && it->first.first == session; ++it) {
+    if (it->second.held()) out.push_back(&it->second);
   }
   return out;
+}
+
+void MembershipTable::SetGroup(SessionMembership& member, GroupId group) {
+  index_.Move(member, group);
+  member.claim.group = group;
+}
+
+void MembershipTable::Restore(Memberships members) {
+  members_ = std::move(members);
+  for (const auto& [key, member] : members_) index_.Add(member);
 }
 
 void MembershipTable::Fire(SessionMembership& member, MembershipEvent event) {
@@ -326,6 +311,7 @@ void MembershipTable::Fire(SessionMembership& member, MembershipEvent event) {
 
 void MembershipTable::Release(SessionMembership& member, MembershipEvent event, ClaimFate fate,
                               const absl::Status& cause) {
+  index_.Release(member);
   Fire(member, event);
   member.deadline = absl::InfiniteFuture();
   member.claim.fate = fate;

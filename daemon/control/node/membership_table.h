@@ -4,6 +4,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_workers.h"
+#include "daemon/control/node/membership_index.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node/session_membership.h"
 
@@ -26,7 +27,7 @@ class MembershipTable {
       : grace_(coordinator_grace), workers_(workers), link_(link), outbox_(outbox) {}
 
   // ---- what sessions want; nothing is answered here but what takes time ----
-  //   ALREADY_EXISTS      the session is a member of a group of this name; or as CheckJoin and CheckUid
+  // Errors as CheckJoin, CheckSession and CheckUid.
   absl::Status Join(const JoinRequested& event, const SessionAttached& client);
   // Returns those that peers on this node have lost.
   //   NOT_FOUND  the session is no member of the group
@@ -56,6 +57,7 @@ class MembershipTable {
   absl::Status LateError(const Key& key) const;
 
   const Memberships& all() const { return members_; }
+  const MembershipIndex& index() const { return index_; }
   const SessionMembership& At(const Key& key) const { return members_.at(key); }
   bool AnyHeld() const;
   bool Holds(SessionId session, GroupId group) const;
@@ -68,10 +70,13 @@ class MembershipTable {
   // As Rendezvous::WaitsWithoutEnd.
   std::vector<std::string> WaitsWithoutEnd() const;
   void PutInto(NodeReport& report) const;
-  void Restore(Memberships members) { members_ = std::move(members); }
+  void Restore(Memberships members);
 
  private:
   std::vector<SessionMembership*> MembersOf(GroupId group);
+  std::vector<SessionMembership*> HeldBy(SessionId session);
+  // The only writer of its group.
+  void SetGroup(SessionMembership& member, GroupId group);
   // The only writer of a membership's state.
   void Fire(SessionMembership& member, MembershipEvent event);
   void Release(SessionMembership& member, MembershipEvent event, ClaimFate fate,
@@ -93,6 +98,7 @@ class MembershipTable {
   const CoordinatorLink& link_;
   Outbox& outbox_;
   Memberships members_;
+  MembershipIndex index_;
 };
 
 }  // namespace epd

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "daemon/control/membership_state.h"
 #include "daemon/control/snapshots.h"
@@ -24,5 +26,12 @@ struct SessionMembership {
 };
 
 using Memberships = std::map<std::pair<SessionId, RequestId>, SessionMembership>;
+
+// "rank=2 host=a7 pid=4711 phase=gone; rank=3 ..."
+std::string DescribeRanksOf(const Claim& claim, const std::string& phase);
+
+// Puts the higher of each count, of the session's own ranks, into `record`.
+void Merge(const std::vector<ExecutionCount>& counts, const std::vector<Rank>& ranks,
+           DrainRecord& record);
 
 }  // namespace epd

@@ -13,23 +13,16 @@ size_t IndexOf(const Claim& claim, Rank rank) {
 }  // namespace
 
 std::vector<ReleasedClaim> ClaimTable::Take(const NodeReport& report) {
-  std::set<ClaimKey> reported;
-  const auto key_of = [&](const Claim& claim) {
-    return ClaimKey{report.node, report.incarnation, claim.session, claim.request};
-  };
-  for (const Claim& claim : report.claims) reported.insert(key_of(claim));
+  ++num_taken_;
   std::vector<ReleasedClaim> released;
-  for (const ClaimKey& key : OfNode(report.node)) {
-    if (reported.count(key) > 0) continue;
-    released.push_back({key, ClaimFate::kGone,
-                        absl::UnavailableError("its node has forgotten the session"),
-                        /*vanished=*/true});
-  }
+  ClaimKey key = {report.node, report.incarnation, {}, {}};
   for (const Claim& claim : report.claims) {
-    const ClaimKey key = key_of(claim);
+    key.session = claim.session;
+    key.request = claim.request;
     const auto [it, fresh] = claims_.try_emplace(key);
     KnownClaim& known = it->second;
     known.claim = claim;
+    known.taken = num_taken_;
     if (fresh) {
       known.arrival = next_arrival_++;
       known.first_seen = changes_.now();
@@ -41,7 +34,20 @@ std::vector<ReleasedClaim> ClaimTable::Take(const NodeReport& report) {
     }
     if (claim.fate != ClaimFate::kHeld) released.push_back({key, claim.fate, claim.fate_cause});
   }
-  return released;
+  std::vector<ReleasedClaim> all = Vanished(report.node);
+  all.insert(all.end(), released.begin(), released.end());
+  return all;
+}
+
+std::vector<ReleasedClaim> ClaimTable::Vanished(const NodeId& node) const {
+  std::vector<ReleasedClaim> out;
+  for (const auto& [key, known] : OfNode(node)) {
+    if (known.taken == num_taken_) continue;
+    out.push_back({key, ClaimFate::kGone,
+                   absl::UnavailableError("its node has forgotten the session"),
+                   /*vanished=*/true});
+  }
+  return out;
 }
 
 void ClaimTable::StopWaiting(const ClaimKey& key, const KnownClaim& known) {
@@ -96,13 +102,9 @@ const KnownClaim* ClaimTable::Find(const ClaimKey& key) const {
   return it == claims_.end() ? nullptr : &it->second;
 }
 
-std::vector<ClaimKey> ClaimTable::OfNode(const NodeId& node) const {
-  std::vector<ClaimKey> out;
-  for (auto it = claims_.lower_bound({node, {}, {}, {}});
-       it != claims_.end() && it->first.node == node; ++it) {
-    out.push_back(it->first);
-  }
-  return out;
+ClaimTable::Range ClaimTable::OfNode(const NodeId& node) const {
+  const NodeId after{node.value + '\0'};  // No name is between the two.
+  return {claims_.lower_bound({node, {}, {}, {}}), claims_.lower_bound({after, {}, {}, {}})};
 }
 
 RankHolder ClaimTable::Holder(const ClaimKey& key, Rank rank) const {

@@ -1,6 +1,14 @@
 // What sessions of all nodes ask for and hold: one claim per Join, and what the coordinator answers.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <ranges>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "daemon/control/rendezvous/changes.h"
 
 namespace epd {
@@ -16,7 +24,8 @@ struct ClaimKey {
 };
 
 struct KnownClaim {
-  Claim claim;  // As last reported.
+  Claim claim;         // As last reported.
+  uint64_t taken = 0;  // ... in this report of all that were taken.
   uint64_t arrival = 0;
   absl::Time first_seen;
   absl::Time deadline;  // By this coordinator's clock.
@@ -65,7 +74,8 @@ class ClaimTable {
   const std::map<ClaimKey, KnownClaim>& all() const { return claims_; }
   const KnownClaim* Find(const ClaimKey& key) const;
   const KnownClaim& At(const ClaimKey& key) const { return claims_.at(key); }
-  std::vector<ClaimKey> OfNode(const NodeId& node) const;
+  using Range = std::ranges::subrange<std::map<ClaimKey, KnownClaim>::const_iterator>;
+  Range OfNode(const NodeId& node) const;
   // The claim as holder of one of its ranks, and the worker that serves it.
   RankHolder Holder(const ClaimKey& key, Rank rank) const;
   WorkerId Worker(const ClaimKey& key, Rank rank) const;
@@ -81,12 +91,15 @@ class ClaimTable {
   void Tighten();
 
  private:
+  // Those of `node` that the last report, which is its, does not name.
+  std::vector<ReleasedClaim> Vanished(const NodeId& node) const;
   void StopWaiting(const ClaimKey& key, const KnownClaim& known);
 
   Changes& changes_;
   std::map<ClaimKey, KnownClaim> claims_;
   std::map<std::string, std::set<std::pair<uint64_t, ClaimKey>>> waiting_;  // By name and arrival.
   uint64_t next_arrival_ = 1;
+  uint64_t num_taken_ = 0;
   absl::Time earliest_ = absl::InfiniteFuture();
 };
 

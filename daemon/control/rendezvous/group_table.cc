@@ -35,8 +35,7 @@ const ClusterCommunicator& GroupTable::Communicator(const ClusterGroup& group) c
 
 std::set<GroupId> GroupTable::OfNode(const NodeId& node) const {
   std::set<GroupId> out;
-  for (const ClaimKey& key : claims_.OfNode(node)) {
-    const KnownClaim& known = claims_.At(key);
+  for (const auto& [key, known] : claims_.OfNode(node)) {
     if (known.disposition == ClaimDisposition::kGranted) out.insert(known.group);
   }
   for (const auto& [id, group] : groups_) {
@@ -149,7 +148,9 @@ void GroupTable::GiveBackUnanswered(ClusterGroup& group) {
 
 void GroupTable::DropNode(const NodeId& node, const absl::Status& cause) {
   for (auto& [id, group] : groups_) EndWithNode(group, node, cause);
-  for (const ClaimKey& key : claims_.OfNode(node)) {
+  std::vector<ClaimKey> of_node;
+  for (const auto& [key, known] : claims_.OfNode(node)) of_node.push_back(key);
+  for (const ClaimKey& key : of_node) {
     Release(key, ClaimFate::kGone, cause);
     claims_.Erase(key);
   }

@@ -26,26 +26,29 @@ ClusterView ViewMaker::View(const NodeId& id) {
   view.node = id;
   view.node_incarnation = node.incarnation;
   view.report_seq = node.taken_seq;
-  for (const ClaimKey& key : claims_.OfNode(id)) {
-    const KnownClaim& known = claims_.At(key);
+  std::map<GroupId, std::vector<ClaimKey>> granted;
+  for (const auto& [key, known] : claims_.OfNode(id)) {
+    if (known.disposition == ClaimDisposition::kGranted) granted[known.group].push_back(key);
     view.claims.push_back({key.session, key.request, known.disposition, known.group, known.status});
   }
   view.orders = orders_.Answers(id);
   for (const GroupId group : groups_.OfNode(id))
-    view.groups.push_back(ViewGroup(groups_.At(group), id));
+    view.groups.push_back(ViewGroup(groups_.At(group), id, granted[group]));
   return view;
 }
 
-// By rank.
-std::vector<RankHolder> ViewMaker::OwnMembers(const ClusterGroup& group, const NodeId& node) const {
-  std::map<Rank, RankHolder> own;
-  for (const ClaimKey& key : claims_.OfNode(node)) {
-    const KnownClaim& known = claims_.At(key);
-    if (known.disposition != ClaimDisposition::kGranted || known.group != group.id) continue;
-    for (const Rank rank : known.claim.ranks) own[rank] = claims_.Holder(key, rank);
+// By rank. All members, which are known already, where no other node has one.
+SharedList<RankHolder> ViewMaker::OwnMembers(ClusterGroup& group,
+                                             const std::vector<ClaimKey>& own) const {
+  size_t num_ranks = 0;
+  for (const ClaimKey& key : own) num_ranks += claims_.At(key).claim.ranks.size();
+  if (num_ranks == group.ranks.holders.size()) return groups_.Derived(group).members;
+  std::map<Rank, RankHolder> held;
+  for (const ClaimKey& key : own) {
+    for (const Rank rank : claims_.At(key).claim.ranks) held[rank] = claims_.Holder(key, rank);
   }
   std::vector<RankHolder> out;
-  for (auto& [rank, holder] : own) out.push_back(std::move(holder));
+  for (auto& [rank, holder] : held) out.push_back(std::move(holder));
   return out;
 }
 
@@ -67,7 +70,8 @@ void ViewMaker::PutFormation(ClusterGroup& group, GroupView& view) {
   view.workers = it->second.workers;
 }
 
-GroupView ViewMaker::ViewGroup(ClusterGroup& group, const NodeId& node) {
+GroupView ViewMaker::ViewGroup(ClusterGroup& group, const NodeId& node,
+                               const std::vector<ClaimKey>& own) {
   GroupView view;
   static_cast<GroupFacts&>(view) = group;
   view.started = group.started;
@@ -77,7 +81,7 @@ GroupView ViewMaker::ViewGroup(ClusterGroup& group, const NodeId& node) {
   view.kept =
       group.started && work != nullptr && work->heard == group.formation && group.complete();
   if (view.own_members_only) {
-    view.members = OwnMembers(group, node);
+    view.members = OwnMembers(group, own);
   } else if (!view.kept) {
     PutFormation(group, view);
   }

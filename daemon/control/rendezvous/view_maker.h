@@ -35,10 +35,11 @@ class ViewMaker {
   };
 
   ClusterView View(const NodeId& id);
-  GroupView ViewGroup(ClusterGroup& group, const NodeId& node);
+  // `own`: the node's claims that are granted the group.
+  GroupView ViewGroup(ClusterGroup& group, const NodeId& node, const std::vector<ClaimKey>& own);
   void PutFormation(ClusterGroup& group, GroupView& view);
   void PutCommunicator(const ClusterGroup& group, const NodeId& node, GroupView& view) const;
-  std::vector<RankHolder> OwnMembers(const ClusterGroup& group, const NodeId& node) const;
+  SharedList<RankHolder> OwnMembers(ClusterGroup& group, const std::vector<ClaimKey>& own) const;
 
   Incarnation coordinator_;
   const NodeTable& nodes_;

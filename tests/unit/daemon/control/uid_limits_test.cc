@@ -126,6 +126,15 @@ TEST_F(NodeSharesTest, TablesOfExpertsCountByTheirEntries) {
   EXPECT_EQ(Join(2, "i", {Rank(0)}), "") << "without a table";
 }
 
+TEST_F(NodeSharesTest, JoinsOfOneSessionThatWaitAreBoundedAndAnotherSessionHasItsOwn) {
+  limits_.per_uid = kNoUidLimits;
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(Join(1, absl::StrCat("g", i), {Rank(0)}), "") << i;
+  EXPECT_THAT(Join(1, "more", {Rank(2)}),
+              AllOf(HasSubstr("RESOURCE_EXHAUSTED group=more ranks 2: this session has 64 Joins"),
+                    HasSubstr("expected fewer than 64; join again")));
+  EXPECT_EQ(Join(2, "more", {Rank(0)}), "");
+}
+
 TEST_F(NodeSharesTest, ATenantIsOfOneUid) {
   limits_.per_uid = kNoUidLimits;
   EXPECT_EQ(Join(1, "g", {Rank(0)}), "");
