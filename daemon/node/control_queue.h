@@ -30,14 +30,23 @@ class ControlQueue {
     role_.AssertHeld();
     return events_.empty();
   }
-  // Handles what is queued, and what that brings along, until nothing is left.
+  // Handles what is queued, and what that brings along, until nothing is left. The coordinator hears of several events at
+  // once: a report says all that the node has, and costs as much.
   void Drain() {
+    role_.AssertHeld();
+    do {
+      HandleEvents();
+      PerformAll(control_.Report(MonotonicNow()));
+    } while (!events_.empty());
+  }
+  // Handles what is queued and tells the coordinator nothing, which is left to Drain().
+  void HandleEvents() {
     role_.AssertHeld();
     while (!events_.empty()) {
       const NodeEvent event = std::move(events_.front());
       events_.pop_front();
       changed_ = true;
-      for (const NodeEffect& effect : control_.Handle(MonotonicNow(), event)) perform_(effect);
+      PerformAll(control_.Take(MonotonicNow(), event));
     }
   }
 
@@ -61,6 +70,10 @@ class ControlQueue {
   void Restore(NodeState state) { control_.Restore(std::move(state)); }
 
  private:
+  void PerformAll(const NodeControl::Effects& effects) {
+    for (const NodeEffect& effect : effects) perform_(effect);
+  }
+
   const ThreadRole& role_;
   NodeControl control_;
   const Perform perform_;

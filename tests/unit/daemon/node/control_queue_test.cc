@@ -49,6 +49,32 @@ TEST(ControlQueueTest, WhatAnEffectBringsAlongIsHandledInTheSameTurn) {
   EXPECT_FALSE(queue.control().coordinator_connected());
 }
 
+TEST(ControlQueueTest, TheCoordinatorHearsOfManyEventsAtOnce) {
+  const ThreadRole role;
+  int replies = 0, reports = 0;
+  ControlQueue queue(Options(), role, [&](const NodeEffect& effect) {
+    replies += std::holds_alternative<ReplyFailed>(effect);
+    reports += std::holds_alternative<SendReport>(effect);
+  });
+  queue.Push(CoordinatorConnected{Incarnation(2)});
+  queue.Drain();
+  reports = 0;
+  for (uint64_t session = 1; session <= 20; ++session) {
+    queue.Push(Attached(session));
+    JoinRequested join;  // Of no group, and so refused.
+    join.session = SessionId(session);
+    queue.Push(join);
+    queue.Push(WorkerAdded{WorkerName{static_cast<int>(session)}});
+    queue.HandleEvents();
+    EXPECT_EQ(replies, static_cast<int>(session)) << "an answer does not wait for the report";
+  }
+  EXPECT_EQ(reports, 0);
+  queue.Drain();
+  EXPECT_EQ(reports, 1);
+  queue.Drain();
+  EXPECT_EQ(reports, 1);
+}
+
 TEST(ControlQueueTest, TheWatcherRunsOncePerTurnInWhichSomethingChanged) {
   const ThreadRole role;
   ControlQueue queue(Options(), role, [](const NodeEffect&) {});
