@@ -19,6 +19,9 @@ namespace {
 // A stopping worker closes its devices; then it is killed.
 constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
 
+// How long clients' messages are handled before the loop looks who else is there: somebody who attaches, a worker, epctl.
+constexpr absl::Duration kClientsTurn = absl::Milliseconds(2);
+
 // Version of what workers say to each other across nodes; raise it when it changes.
 constexpr uint32_t kExchangeVersion = 2;
 
@@ -237,8 +240,10 @@ void Node::Turn() {
   queue_.Drain();
   queue_.ShowChanges();
   if (lifetime_.ended()) return;
-  loop_.RunOnce(queue_.empty() ? NextDeadline() : MonotonicNow());
+  const bool waits = queue_.empty() && !clients_.has_messages();
+  loop_.RunOnce(waits ? NextDeadline() : MonotonicNow());
   queue_.Drain();
+  HandleClients();
   const absl::Time now = MonotonicNow();
   if (workers_.Tick(now)) queue_.MarkChanged();
   clients_.Tick(now);
@@ -257,6 +262,16 @@ void Node::Turn() {
   loop_.RunPosted();
   queue_.Drain();
   if (!lifetime_.ended()) replacement_.Run();
+}
+
+// What a message costs is mostly what control does with it, so that is part of the turn.
+void Node::HandleClients() {
+  const absl::Time end = MonotonicNow() + kClientsTurn;
+  clients_.HandleMessages([&] {
+    queue_.HandleEvents();
+    return MonotonicNow() < end;
+  });
+  queue_.Drain();
 }
 
 absl::Time Node::NextDeadline() const {

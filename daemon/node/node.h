@@ -133,6 +133,7 @@ class Node {
  private:
   EffectSender::Targets Targets();
   void Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void HandleClients() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void CheckIdle(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   absl::Time NextDeadline() const;
 

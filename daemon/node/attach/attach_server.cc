@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/codec/codec.h"
@@ -17,7 +19,6 @@
 namespace epd {
 namespace {
 
-constexpr int kMessagesPerTurn = 16;
 // For a thread that was told of its session's end to read the text beside the answer.
 constexpr absl::Duration kSlotsStay = absl::Milliseconds(500);
 // As packet.h's Receive says it: how sessions end every day, and so a word in the log.
@@ -109,14 +110,14 @@ shm::SlotsLayout AttachServer::LayoutFor(const AttachSession& session,
   return shm::SlotsLayout::For(session.features, options_.num_slots(worker));
 }
 
-absl::Status AttachServer::Watch(const AttachSession& session) {
+absl::Status AttachServer::Watch(AttachSession& session) {
   const SessionId id = session.id;
+  session.events = EPOLLIN;
   absl::Status watched = loop_.Add(session.channel->fd(), EPOLLIN,
                                    [this, id](uint32_t events) { OnSession(id, events); });
   if (!watched.ok() || !session.peer.pidfd.valid()) return watched;
-  watched = loop_.Add(session.peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
-    Detach(id, absl::UnavailableError("the client's process has ended"), /*process_alive=*/false);
-  });
+  watched =
+      loop_.Add(session.peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) { OnProcessEnd(id); });
   if (!watched.ok()) loop_.Remove(session.channel->fd());
   return watched;
 }
@@ -162,26 +163,67 @@ void AttachServer::Attach(AttachListener::Arrival arrival) {
 void AttachServer::OnSession(SessionId id, uint32_t events) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  PacketChannel& channel = *it->second->channel;
+  AttachSession& session = *it->second;
   if ((events & EPOLLOUT) != 0) {
-    if (const absl::Status sent = channel.Flush(); !sent.ok()) {
-      return Detach(id, sent, ProcessAlive(it->second->peer));
+    if (const absl::Status sent = session.channel->Flush(); !sent.ok()) {
+      return Detach(id, sent, ProcessAlive(session.peer));
     }
-    if (!channel.wants_write()) loop_.SetEvents(channel.fd(), EPOLLIN);
   }
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
-    bool would_block = false;
-    absl::StatusOr<Packet> packet = channel.Receive(&would_block);
-    if (would_block || !HandlePacket(id, std::move(packet))) return;
+  // Who waits for a turn already is not asked again in each, however many they are.
+  if ((events & ~EPOLLOUT) != 0) {
+    session.rests = turns_.Has(id);
+    turns_.Add(id, session.peer.uid);
+  }
+  UpdateEvents(session);
+}
+
+// What it sent before counts: it may have left its groups.
+void AttachServer::OnProcessEnd(SessionId id) {
+  AttachSession& session = *sessions_.at(id);
+  session.process_ended = true;
+  loop_.Remove(session.peer.pidfd.get());
+  turns_.Add(id, session.peer.uid);
+}
+
+void AttachServer::UpdateEvents(AttachSession& session) {
+  uint32_t events = 0;
+  if (!session.rests) events |= EPOLLIN;
+  if (session.channel->wants_write()) events |= EPOLLOUT;
+  if (std::exchange(session.events, events) != events)
+    loop_.SetEvents(session.channel->fd(), events);
+}
+
+void AttachServer::HandleMessages(const std::function<bool()>& go_on) {
+  turns_.BeginTurn();
+  while (!turns_.empty()) {
+    const std::optional<SessionId> id = turns_.Next();
+    if (!id.has_value()) {
+      turns_.BeginTurn();
+      continue;
+    }
+    HandleMessage(*id);
+    if (!go_on()) return;
   }
 }
 
-bool AttachServer::HandlePacket(SessionId id, absl::StatusOr<Packet> packet) {
-  const AttachSession& session = *sessions_.at(id);
-  if (!packet.ok() && absl::IsUnavailable(packet.status())) {
-    Detach(id, packet.status(), ProcessAlive(session.peer));
-    return false;
+void AttachServer::HandleMessage(SessionId id) {
+  AttachSession& session = *sessions_.at(id);
+  bool would_block = false;
+  absl::StatusOr<Packet> packet = session.channel->Receive(&would_block);
+  if (!would_block) return HandlePacket(id, std::move(packet));
+  if (session.process_ended) {
+    return Detach(id, absl::UnavailableError("the client's process has ended"),
+                  /*process_alive=*/false);
   }
+  turns_.Remove(id);
+  session.rests = false;
+  UpdateEvents(session);
+}
+
+void AttachServer::HandlePacket(SessionId id, absl::StatusOr<Packet> packet) {
+  const AttachSession& session = *sessions_.at(id);
+  if (!packet.ok() && absl::IsUnavailable(packet.status()))
+    return Detach(id, packet.status(), ProcessAlive(session.peer));
   v1::ClientMessage message;
   absl::Status bad = packet.status();
   if (bad.ok() && packet->lost_fds) {
@@ -198,13 +240,9 @@ bool AttachServer::HandlePacket(SessionId id, absl::StatusOr<Packet> packet) {
   }
   if (bad.ok() && message.has_attach())
     bad = absl::InvalidArgumentError("got Attach on an attached session");
-  if (!bad.ok()) {
-    End(id, bad);
-    return false;
-  }
+  if (!bad.ok()) return End(id, bad);
   EPD_FAILPOINT("epd.session.message");
   observer_.OnClientMessage(session, message);
-  return sessions_.count(id) != 0;
 }
 
 void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketChannel::Fds fds) {
@@ -218,7 +256,7 @@ void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketCh
     loop_.Post([this, id, sent] { End(id, sent); });
     return;
   }
-  if (channel.wants_write()) loop_.SetEvents(channel.fd(), EPOLLIN | EPOLLOUT);
+  UpdateEvents(*it->second);
 }
 
 absl::Status AttachServer::OpenSlots(SessionId id, const WorkerName& worker) {
@@ -250,6 +288,7 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
   EPD_FAILPOINT("epd.session.detach");
   const std::unique_ptr<AttachSession> session = std::move(it->second);
   sessions_.erase(it);
+  turns_.Remove(id);
   Unwatch(*session);
   Log(LogLevel::kInfo, "session ended",
       {{"session", id.value},

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "daemon/control/uid_limits.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/session_turns.h"
 #include "daemon/node/attach/attach_listener.h"
 #include "daemon/node/attach/attach_session.h"
 #include "daemon/node/handover/handover_fields.h"
@@ -68,6 +69,12 @@ class AttachServer {
   //   RESOURCE_EXHAUSTED  memory or descriptors
   absl::Status OpenSlots(SessionId session, const WorkerName& worker);
 
+  // Hands messages on: of each user in turn, and of a user of each session, one. Until none is left, or `go_on`, which is
+  // asked after each, says no; the next call goes on from there.
+  void HandleMessages(const std::function<bool()>& go_on);
+  // Whether a message may wait, so that the loop is not to.
+  bool has_messages() const { return !turns_.empty(); }
+
   // Ends connections that did not attach in time, and lets go of what ended sessions had.
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;
@@ -93,11 +100,13 @@ class AttachServer {
   // Version, room and slots of a session to be.
   absl::Status Prepare(const v1::Attach& attach, AttachSession& session);
   shm::SlotsLayout LayoutFor(const AttachSession& session, const WorkerName& worker) const;
-  absl::Status Watch(const AttachSession& session);
+  absl::Status Watch(AttachSession& session);
   void Unwatch(const AttachSession& session);
   void OnSession(SessionId id, uint32_t events);
-  // False: the session is gone.
-  bool HandlePacket(SessionId id, absl::StatusOr<Packet> packet);
+  void OnProcessEnd(SessionId id);
+  void UpdateEvents(AttachSession& session);
+  void HandleMessage(SessionId id);
+  void HandlePacket(SessionId id, absl::StatusOr<Packet> packet);
   void Detach(SessionId id, const absl::Status& reason, bool process_alive);
   uint32_t FreeRecordIndex() const;
   void ReleaseEnded(absl::Time now);
@@ -115,6 +124,7 @@ class AttachServer {
   AttachListener listener_;
   uint64_t next_session_ = 1;
   std::map<SessionId, std::unique_ptr<AttachSession>> sessions_;
+  SessionTurns turns_;  // Of sessions that may have sent something, or whose process has ended.
   std::deque<EndedSlots> ended_;
 };
 

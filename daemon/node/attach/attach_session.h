@@ -83,6 +83,9 @@ struct AttachSession {
   uint64_t features = 0;
   absl::Time since;  // Monotonic.
   std::unique_ptr<PacketChannel> channel;
+  bool rests = false;   // The loop does not look for messages: one waits for its turn.
+  uint32_t events = 0;  // EPOLL*: what the loop looks for.
+  bool process_ended = false;
   // For the CPU's worker, and for others once it joined a group of theirs.
   std::map<WorkerName, WorkerSlots> slots;
   // It was sent descriptors of arenas, and may write to them while it lives.
