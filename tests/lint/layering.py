@@ -30,12 +30,20 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # Values of daemon/core in messages: of clients, of workers, of the cluster.
     "daemon/codec": _DAEMON_CORE | _WIRE,
     "daemon/observe": set(),
+    "daemon/shared_memory": set(),
     # What epd runs and reads of a machine, and the worker's mode that it runs; probes stay with their backends.
     "daemon/doctor": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/node"},
     # Of daemon/tls only what an address says about who can read along.
     "daemon/node": _DAEMON_CORE
     | _WIRE
-    | {"daemon/codec", "daemon/control", "daemon/observe", "daemon/packet", "daemon/tls"},
+    | {
+        "daemon/codec",
+        "daemon/control",
+        "daemon/observe",
+        "daemon/packet",
+        "daemon/shared_memory",
+        "daemon/tls",
+    },
     "daemon/tls": _DAEMON_CORE,
     "daemon/store": _DAEMON_CORE | _WIRE | {"daemon/tls"},
     # A memory plan is answered with the sizes that the planning code itself computes.
@@ -56,7 +64,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/metrics": _DAEMON_CORE | _WIRE | {"daemon/node", "daemon/tls"},
     # Traces come in as messages, too.
     "daemon/otlp": _DAEMON_CORE | _WIRE | {"daemon/node", "daemon/observe", "daemon/tls"},
-    "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver", "kernels/region"},
+    "daemon/backend": _DAEMON_CORE
+    | _WIRE
+    | {"daemon/shared_memory", "kernels", "kernels/cuda/driver", "kernels/region"},
     "daemon/worker": _DAEMON_CORE
     | _WIRE
     | {
@@ -65,6 +75,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "daemon/doctor",
         "daemon/observe",
         "daemon/packet",
+        "daemon/shared_memory",
         "daemon/tls",
         "kernels",
         "kernels/region",

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "daemon/backend/backend.h"
-#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/shared_memory/page_guard.h"
 
 namespace epd {
 

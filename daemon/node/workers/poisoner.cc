@@ -8,7 +8,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "daemon/core/pages.h"
+#include "daemon/shared_memory/pages.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
 

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/shared_memory/page_guard.h"
 #include "proto/epd/v1/records_view.h"
 #include "proto/epd/v1/slots_view.h"
 
 namespace epd {
 
-// A memfd of fixed size, mapped read-write and guarded (daemon/core/page_guard.h): a client can take away pages of the one that
-// it has. Who answers for others makes pages first (daemon/core/pages.h), and finds there what was written.
+// A memfd of fixed size, mapped read-write and guarded (daemon/shared_memory/page_guard.h): a client can take away pages of the one that
+// it has. Who answers for others makes pages first (daemon/shared_memory/pages.h), and finds there what was written.
 class SharedSegment {
  public:
   struct Part {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/page_guard.h"
+#include "daemon/shared_memory/page_guard.h"
 
 namespace epd {
 

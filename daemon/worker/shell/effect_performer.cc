@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "daemon/core/page_guard.h"
+#include "daemon/shared_memory/page_guard.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"

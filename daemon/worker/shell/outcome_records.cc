@@ -1,7 +1,7 @@
 #include "daemon/worker/shell/outcome_records.h"
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/pages.h"
+#include "daemon/shared_memory/pages.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/pages.h"
+#include "daemon/shared_memory/pages.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/shared_memory/page_guard.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/mapping.h"
 #include "daemon/worker/shell/outcome_records.h"

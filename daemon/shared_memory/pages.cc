@@ -1,4 +1,4 @@
-#include "daemon/core/pages.h"
+#include "daemon/shared_memory/pages.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

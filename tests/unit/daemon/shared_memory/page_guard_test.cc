@@ -1,5 +1,5 @@
 // Goal: a page of shared memory that is gone ends nobody who has a guard on it, and is said; others end as before.
-#include "daemon/core/page_guard.h"
+#include "daemon/shared_memory/page_guard.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "daemon/core/page_guard.h"
+#include "daemon/shared_memory/page_guard.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
