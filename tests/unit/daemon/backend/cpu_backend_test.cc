@@ -70,7 +70,8 @@ TEST_F(CpuBackendMoves, MuchIsMovedWhileThisThreadAnswersOthers) {
   EXPECT_TRUE(backend_->busy());
   std::vector<MovedRows> moved;
   while (backend_->busy()) {
-    for (MovedRows& one : *backend_->Poll(absl::UnixEpoch())) moved.push_back(std::move(one));
+    auto polled = backend_->Poll(absl::UnixEpoch()).value();
+    for (MovedRows& one : polled) moved.push_back(std::move(one));
   }
   ASSERT_EQ(moved.size(), 1u);
   EXPECT_EQ(moved[0].id, 7u);
