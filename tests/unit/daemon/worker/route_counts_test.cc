@@ -173,7 +173,9 @@ TEST_F(RouteCountsTest, RanksOfAnotherWorkerCountOnlyWhereTheyPadZonesHere) {
 TEST_F(RouteCountsTest, ExpertsThatLieAnyhowAreTheirOwnersAll) {
   GroupSpec spec = Spec(3, 7);
   std::mt19937 random(testing::TestSeed());
-  for (uint32_t e = 0; e < spec.num_experts; ++e) spec.expert_owner.push_back(Rank(random() % 3));
+  std::vector<Rank> owners(spec.num_experts);
+  for (Rank& owner : owners) owner = Rank(random() % 3);
+  spec.expert_owner = owners;
   const StagedCounts staged(
       3, [](int arena, uint32_t e) { return static_cast<int32_t>(10 * arena + e); });
   counter_.Count(Prepare(spec, 3, 16), spec, staged, now_, routes_);
