@@ -34,8 +34,12 @@ class CpuBackend : public Backend {
 
  private:
   CpuBackend() = default;
+  // Whether so much may be moved at once.
+  bool TakeAllowance(uint64_t work, absl::Time now);
 
   std::vector<MovedRows> moved_;  // On this thread.
+  double allowance_ = 0;          // Bytes, at allowed_at_.
+  absl::Time allowed_at_ = absl::InfinitePast();
   MoveThread move_thread_;
 };
 

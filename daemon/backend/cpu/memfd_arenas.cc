@@ -29,11 +29,25 @@ absl::Status Exhausted(absl::string_view what) {
 bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
   int result = 0;
   do {
-    result =
-        EPD_FAILPOINT_CALL("worker.arena.no_space", ENOSPC,
-                           fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)));
+    result = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
   return result == 0;
+}
+
+// The same without the file's lock, which a client can hold for as long as it likes: it may write to the file while this
+// waits for it.
+bool AllocateUnlocked(int fd, uint64_t offset, uint64_t bytes) {
+  void* const piece = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+                           static_cast<off_t>(offset));
+  if (piece == MAP_FAILED) return false;
+  const int failed = EPD_FAILPOINT_CALL("worker.arena.no_space", ENOSPC,
+                                        madvise(piece, bytes, MADV_POPULATE_WRITE));
+  const int error = failed != 0 ? errno : 0;
+  munmap(piece, bytes);
+  // A kernel before Linux 5.14.
+  if (error == EINVAL) return Allocate(fd, offset, bytes);
+  errno = error == EFAULT ? ENOSPC : error;
+  return error == 0;
 }
 
 }  // namespace
@@ -182,7 +196,7 @@ absl::StatusOr<ArenaShare> MemfdArenas::Share(int index) {
 
 absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   for (const Arena& arena : arenas_) {
-    if (!Allocate(FdOf(arena), arena.offset + offset, bytes)) {
+    if (!AllocateUnlocked(FdOf(arena), arena.offset + offset, bytes)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the node has no memory for them (", std::strerror(errno),
                        "); free memory or raise its limit, or start epd with a smaller pool"));

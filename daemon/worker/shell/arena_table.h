@@ -18,6 +18,9 @@ namespace epd {
 // Exec thread only.
 class ArenaTable {
  public:
+  // `budget_bytes`: of the pool of memory that is not on a device.
+  explicit ArenaTable(uint64_t budget_bytes) : page_work_(budget_bytes, kPagesAtOnce) {}
+
   // `backend` outlives this.
   void Create(const CreateArenas& effect, Backend& backend);
   // OK once the arenas are there. UNAVAILABLE: not yet. NOT_FOUND: there are none, or none any more. Anything else: why there will
@@ -57,7 +60,7 @@ class ArenaTable {
 
   std::map<ArenaSetId, Entry> sets_;
   std::deque<ArenaSetId> unmade_;
-  PageWork page_work_{kPagesAtOnce};
+  PageWork page_work_;
   uint64_t num_lost_pages_ = 0;  // Of the process, that were looked at.
 };
 

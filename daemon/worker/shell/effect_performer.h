@@ -35,7 +35,8 @@ class EffectPerformer {
         records_(records),
         backends_(backends),
         epd_(epd),
-        wire_(wire) {}
+        wire_(wire),
+        arenas_(exchange.staging().pool().budget_bytes()) {}
   ~EffectPerformer();
   EffectPerformer(const EffectPerformer&) = delete;
   EffectPerformer& operator=(const EffectPerformer&) = delete;

@@ -3,16 +3,39 @@
 #include <algorithm>
 
 namespace epd {
+namespace {
+
+// Of each arena, where a set has many: below it the calls cost more than their pages ...
+constexpr uint64_t kWorthACall = uint64_t{16} << 10;
+// ... unless so much is of all of them together.
+constexpr uint64_t kMostAtOnce = uint64_t{1} << 20;
+
+}  // namespace
 
 void PageWork::Add(ArenaSetId set, int num_arenas) { sets_[set].num_arenas = num_arenas; }
+
+void PageWork::SetPresentEnd(Set& set, uint64_t end) {
+  const auto num_arenas = static_cast<uint64_t>(set.num_arenas);
+  present_bytes_ -= set.present_end * num_arenas;
+  set.present_end = end;
+  present_bytes_ += set.present_end * num_arenas;
+}
+
+void PageWork::Forget(ArenaSetId set) {
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) return;
+  SetPresentEnd(found->second, 0);
+  sets_.erase(found);
+}
 
 void PageWork::Commit(const CommitPages& pages) {
   for (const Trim& trim : pages.trims) {
     const auto found = sets_.find(trim.set);
-    if (found == sets_.end() || trim.bytes == 0) continue;
-    found->second.made_end = std::min(found->second.made_end, trim.offset);
+    if (found == sets_.end()) continue;
+    Set& set = found->second;
+    set.made_end = std::min(set.made_end, trim.offset);
+    ++set.num_asked_back;
     given_back_.push_back({.range = {trim.set, trim.offset, trim.bytes}});
-    ++num_asked_back_;
   }
   Set& set = sets_.at(pages.range.set);
   if (set.orders.empty()) {
@@ -20,64 +43,80 @@ void PageWork::Commit(const CommitPages& pages) {
     set.made_end = pages.range.offset;
   }
   set.orders.push_back(
-      {.operation = pages.operation, .range = pages.range, .after = num_asked_back_});
+      {.operation = pages.operation, .range = pages.range, .after = set.num_asked_back});
 }
 
 void PageWork::Drop(ArenaSetId set) {
-  const uint64_t end = sets_.at(set).highest_end;
   given_back_.push_back({.kind = Kind::kEndMeetings, .range = {set, 0, 0}});
-  given_back_.push_back({.kind = Kind::kDrop, .range = {set, 0, end}});
-  num_asked_back_ += 2;
+  given_back_.push_back({.kind = Kind::kDrop, .range = {set, 0, sets_.at(set).present_end}});
+  sets_.at(set).num_asked_back += 2;
 }
 
-Region PageWork::PieceOf(const Region& rest) const {
-  const auto num_arenas = static_cast<uint64_t>(sets_.at(rest.set).num_arenas);
-  const uint64_t each =
-      std::max(page_bytes_, piece_bytes_ / num_arenas / page_bytes_ * page_bytes_);
-  return {rest.set, rest.offset, std::min(rest.bytes, each)};
+uint64_t PageWork::PieceBytes(const Set& set) const {
+  const auto num_arenas = static_cast<uint64_t>(set.num_arenas);
+  const uint64_t least = std::min(kWorthACall, kMostAtOnce / num_arenas);
+  const uint64_t each = std::max(piece_bytes_ / num_arenas, least);
+  return std::max(page_bytes_, each / page_bytes_ * page_bytes_);
+}
+
+Region PageWork::PieceToMake(const Order& order) const {
+  const Set& set = sets_.at(order.range.set);
+  const uint64_t end = order.range.offset + order.range.bytes;
+  const uint64_t begin = std::min(end, std::max(order.range.offset, set.made_end));
+  return {order.range.set, begin, std::min(end - begin, PieceBytes(set))};
+}
+
+bool PageWork::HasRoom(const Region& piece) const {
+  const Set& set = sets_.at(piece.set);
+  const uint64_t end = piece.offset + piece.bytes;
+  const uint64_t more = end > set.present_end ? end - set.present_end : 0;
+  return present_bytes_ + more * static_cast<uint64_t>(set.num_arenas) <= budget_bytes_;
 }
 
 const PageWork::Order* PageWork::NextToMake() const {
-  for (ArenaSetId set : making_) {
-    const Order& first = sets_.at(set).orders.front();
-    if (first.after <= num_given_back_) return &first;
+  for (ArenaSetId id : making_) {
+    const Set& set = sets_.at(id);
+    const Order& first = set.orders.front();
+    // With nothing to be given back the pool's word is enough.
+    const bool has_room = given_back_.empty() || HasRoom(PieceToMake(first));
+    if (first.after <= set.num_given_back && has_room) return &first;
   }
   return nullptr;
 }
 
 std::optional<PageWork::Piece> PageWork::Next() const {
   const Order* order = NextToMake();
-  if (order != nullptr && (!made_last_ || given_back_.empty())) {
-    const uint64_t end = order->range.offset + order->range.bytes;
-    const uint64_t made_end = sets_.at(order->range.set).made_end;
-    const uint64_t begin = std::min(end, std::max(order->range.offset, made_end));
-    return Piece{Kind::kMake, PieceOf({order->range.set, begin, end - begin})};
-  }
+  if (order != nullptr && (!made_last_ || given_back_.empty()))
+    return Piece{Kind::kMake, PieceToMake(*order)};
   if (given_back_.empty()) return std::nullopt;
   const GivenBack& first = given_back_.front();
   if (first.range.bytes == 0) return Piece{first.kind, first.range};
-  return Piece{Kind::kGiveBack, PieceOf(first.range)};
+  // From the end, so that what is left is below it.
+  const uint64_t bytes = std::min(first.range.bytes, PieceBytes(sets_.at(first.range.set)));
+  return Piece{Kind::kGiveBack,
+               {first.range.set, first.range.offset + first.range.bytes - bytes, bytes}};
 }
 
 std::optional<PageWork::Made> PageWork::Done(const Piece& piece, const absl::Status& status) {
   made_last_ = piece.kind == Kind::kMake;
   if (made_last_) return DoneMaking(piece.range, status);
   GivenBack& first = given_back_.front();
-  first.range.offset += piece.range.bytes;
+  Set& set = sets_.at(piece.range.set);
   first.range.bytes -= piece.range.bytes;
-  if (piece.kind == Kind::kDrop) sets_.erase(piece.range.set);
-  if (first.range.bytes == 0 && piece.kind == first.kind) {
-    given_back_.pop_front();
-    ++num_given_back_;
-  }
+  if (piece.kind == Kind::kGiveBack)
+    SetPresentEnd(set, std::min(set.present_end, piece.range.offset));
+  if (first.range.bytes > 0 || (piece.kind != first.kind)) return std::nullopt;
+  ++set.num_given_back;
+  if (piece.kind == Kind::kDrop) Forget(piece.range.set);
+  given_back_.pop_front();
   return std::nullopt;
 }
 
 std::optional<PageWork::Made> PageWork::DoneMaking(const Region& made, const absl::Status& status) {
   Set& set = sets_.at(made.set);
   const uint64_t end = made.offset + made.bytes;
-  set.highest_end =
-      std::max(set.highest_end, end);  // Some arenas may have it although others do not.
+  // Some arenas may have it although others do not.
+  SetPresentEnd(set, std::max(set.present_end, end));
   if (status.ok()) set.made_end = std::max(set.made_end, end);
   std::erase(making_, made.set);
   const Order order = set.orders.front();

@@ -15,14 +15,16 @@
 namespace epd {
 
 // What is given back goes in the order in which it came, beside what is made: there a set after the other has a piece, and in a set
-// the operations one after the other. Pages are made once all is back that was to be given back before: then the pool's budget
-// holds for the machine's memory too. Nothing of a set that an operation has asked for is given back before it is
-// made, since it is the operation's until then. Touches no memory; not thread-safe.
+// the operations one after the other. Pages are made as long as the machine's memory stays within the budget, and of a set only
+// once what was to be given back of it before is back: so nobody waits for what others give back, but where there is no room
+// before. Nothing of a set that an operation has asked for is given back before it is made, since it is the
+// operation's until then. Touches no memory; not thread-safe.
 class PageWork {
  public:
-  // A piece is `piece_bytes` over all arenas of its set, and one page of each at least.
-  explicit PageWork(uint64_t piece_bytes, uint64_t page_bytes = 4096)
-      : piece_bytes_(piece_bytes), page_bytes_(page_bytes) {}
+  // `budget_bytes`: the pool's, which grants no more than fits once all is given back. A piece is of the same range in all arenas of its
+  // set: some `piece_bytes` over all, but not much less than what a call to the kernel is worth.
+  PageWork(uint64_t budget_bytes, uint64_t piece_bytes, uint64_t page_bytes = 4096)
+      : budget_bytes_(budget_bytes), piece_bytes_(piece_bytes), page_bytes_(page_bytes) {}
 
   // A set of which pages may be made.
   void Add(ArenaSetId set, int num_arenas);
@@ -32,7 +34,7 @@ class PageWork {
   // asked for it, and then it is dropped.
   void Drop(ArenaSetId set);
   // The same of a set of which no pages are made: it is gone already.
-  void Forget(ArenaSetId set) { sets_.erase(set); }
+  void Forget(ArenaSetId set);
 
   enum class Kind { kMake, kGiveBack, kEndMeetings, kDrop };
   struct Piece {
@@ -57,31 +59,37 @@ class PageWork {
   struct Order {
     OperationId operation;
     Region range;
-    uint64_t after = 0;  // That many given back before.
+    uint64_t after = 0;  // That much of its set given back before.
   };
   struct Set {
     int num_arenas = 0;
     std::deque<Order> orders;
     // [0, made_end) is there while there are orders; it may be where there are none.
     uint64_t made_end = 0;
-    uint64_t highest_end = 0;  // Of what was ever made.
+    uint64_t present_end = 0;  // Nothing from here on is in memory.
+    uint64_t num_asked_back = 0;
+    uint64_t num_given_back = 0;
   };
   struct GivenBack {
     Kind kind = Kind::kGiveBack;
     Region range;
   };
-  Region PieceOf(const Region& rest) const;
+  // Of one arena.
+  uint64_t PieceBytes(const Set& set) const;
+  Region PieceToMake(const Order& order) const;
+  bool HasRoom(const Region& piece) const;
+  void SetPresentEnd(Set& set, uint64_t end);
   std::optional<Made> DoneMaking(const Region& made, const absl::Status& status);
   // Whose turn it is to have pages made; null: nobody's.
   const Order* NextToMake() const;
 
+  const uint64_t budget_bytes_;
   const uint64_t piece_bytes_;
   const uint64_t page_bytes_;
   std::map<ArenaSetId, Set> sets_;
   std::deque<GivenBack> given_back_;  // Ranges that are left.
-  uint64_t num_asked_back_ = 0;
-  uint64_t num_given_back_ = 0;
-  std::deque<ArenaSetId> making_;  // Sets with orders, by turns.
+  uint64_t present_bytes_ = 0;        // Of all arenas of all sets.
+  std::deque<ArenaSetId> making_;     // Sets with orders, by turns.
   bool made_last_ = false;
 };
 

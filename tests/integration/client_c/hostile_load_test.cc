@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -118,26 +119,32 @@ TEST(HostileLoadTest, ACallDoesNotWaitForThePagesOfOthersThatTakeMostOfThePoolIn
     takers.push_back(Attached(daemon));
     ASSERT_EQ(takers.back()->Join(/*worker_executor=*/false, "taker" + std::to_string(i)), "");
   }
-  // In each round pages of both are made, and given back.
-  Clock::duration least = Clock::duration::max();
+  // How much of the time in which a taker's pages are made, and the other one's given back, a call waits at most. The least of
+  // some rounds: in others this process does not run for a while, and the worker does.
+  double least = 1;
   for (uint64_t round = 0; round < 4; ++round) {
-    std::atomic<bool> over = false;
-    std::atomic<bool> good = true;
-    std::thread taking([&] {
-      for (const auto& taker : takers) {
-        for (shm::Step step : {shm::Step::kAnnounce, shm::Step::kPublish, shm::Step::kPulled})
-          good = good && Step(*taker, step, round, kMost);
-      }
-      over = true;
-    });
-    Clock::duration most = {};
-    while (!over) most = std::max(most, TimeOfACall(*quiet));
-    taking.join();
-    ASSERT_TRUE(good) << "round " << round;
-    least = std::min(least, most);
+    for (const auto& taker : takers) {
+      std::atomic<bool> over = false;
+      bool good = false;
+      const Clock::time_point begin = Clock::now();
+      std::thread taking([&] {
+        good = Step(*taker, shm::Step::kAnnounce, round, kMost);
+        over = true;
+      });
+      Clock::duration most = {};
+      while (!over) most = std::max(most, TimeOfACall(*quiet));
+      taking.join();
+      const std::chrono::duration<double> all = Clock::now() - begin;
+      least = std::min(least, std::chrono::duration<double>(most) / all);
+      ASSERT_TRUE(good) << "round " << round;
+      ASSERT_TRUE(Step(*taker, shm::Step::kPublish, round, kMost));
+      ASSERT_TRUE(Step(*taker, shm::Step::kPulled, round, kMost));
+    }
   }
-  // In one go it is 100 ms and more.
-  EXPECT_LT(least, std::chrono::milliseconds(30));
+  // In one go it is nearly all.
+  EXPECT_LT(least, 0.3);
+  RecordProperty("share", std::to_string(least));
+  std::cout << "a call waits for " << least << " of the time\n";
 }
 
 }  // namespace

@@ -44,12 +44,19 @@ class CpuBackendMoves : public ::testing::Test {
     group_.spec.num_ranks = 1;
     group_.spec.num_experts = 4;
   }
-  void Start(uint64_t out_bytes) {
+  void Start(uint64_t out_bytes, absl::Time now = absl::UnixEpoch()) {
     backend_->StartMove(
         7, *arenas_, group_,
         {.kind = shm::Kind::kPrepare,
          .parts = {{.stage_bytes = 4096, .out_offset = 4096, .out_bytes = out_bytes}}},
-        absl::UnixEpoch());
+        now);
+  }
+  // Whether it was moved before StartMove returned.
+  bool WasAtOnce() {
+    const bool at_once = !backend_->busy();
+    while (backend_->busy()) backend_->Poll(absl::UnixEpoch()).IgnoreError();
+    backend_->Poll(absl::UnixEpoch()).IgnoreError();
+    return at_once;
   }
 
   std::unique_ptr<CpuBackend> backend_ = CpuBackend::Create("auto").value();
@@ -76,6 +83,30 @@ TEST_F(CpuBackendMoves, MuchIsMovedWhileThisThreadAnswersOthers) {
   ASSERT_EQ(moved.size(), 1u);
   EXPECT_EQ(moved[0].id, 7u);
   EXPECT_TRUE(moved[0].status.ok()) << moved[0].status;
+}
+
+// 512 calls of a turn could otherwise each have what one may have.
+TEST_F(CpuBackendMoves, ManyThatAreSmallAreMovedAtOnceAsLongAsTheyAreLittleInAll) {
+  constexpr uint64_t kHalf = uint64_t{500} << 10;
+  absl::Time now = absl::UnixEpoch();
+  Start(kHalf, now);
+  EXPECT_TRUE(WasAtOnce());
+  Start(kHalf, now);
+  EXPECT_TRUE(WasAtOnce());
+  Start(kHalf, now);
+  EXPECT_FALSE(WasAtOnce());
+  Start(kHalf, now + absl::Milliseconds(2));
+  EXPECT_TRUE(WasAtOnce());
+}
+
+TEST_F(CpuBackendMoves, AGatherIsAsMuchAsItsRoutesRead) {
+  const MoveJob gather{.kind = shm::Kind::kCombine,
+                       .dtype = 1,
+                       .top_k = 128,
+                       .row_bytes = 4096,
+                       .parts = {{.stage_bytes = 4096, .out_offset = 4096, .out_bytes = 65536}}};
+  backend_->StartMove(7, *arenas_, group_, gather, absl::UnixEpoch());
+  EXPECT_FALSE(WasAtOnce());
 }
 
 TEST_F(CpuBackendMoves, NothingTouchesAnArenaOnceItRests) {
