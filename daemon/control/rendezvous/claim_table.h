@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -74,7 +73,13 @@ class ClaimTable {
   const std::map<ClaimKey, KnownClaim>& all() const { return claims_; }
   const KnownClaim* Find(const ClaimKey& key) const;
   const KnownClaim& At(const ClaimKey& key) const { return claims_.at(key); }
-  using Range = std::ranges::subrange<std::map<ClaimKey, KnownClaim>::const_iterator>;
+  struct Range {
+    std::map<ClaimKey, KnownClaim>::const_iterator first;
+    std::map<ClaimKey, KnownClaim>::const_iterator after;
+
+    auto begin() const { return first; }
+    auto end() const { return after; }
+  };
   Range OfNode(const NodeId& node) const;
   // The claim as holder of one of its ranks, and the worker that serves it.
   RankHolder Holder(const ClaimKey& key, Rank rank) const;
