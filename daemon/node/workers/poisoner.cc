@@ -154,10 +154,13 @@ void PoisonGroup(const PoisonTarget& target, uint32_t group, const shm::RecordsV
   const uint32_t first = group * shm::kSlotsOfGroup;
   const uint32_t end = std::min(first + shm::kSlotsOfGroup, slots.num_slots());
   // Where there is no memory for them, none of these slots was ever armed.
-  if (!MakePages(&slots.word(first), &slots.word(end - 1) + 1).ok()) return;
+  if (!MakePages(&slots.word(first), &slots.word(end - 1) + 1).ok()) {
+    ++poisoned.num_looked;
+    return;
+  }
   const std::span<shm::SlotRecord> block = records.block(target.record_index);
   const GroupSlots looked = LookAtGroup(target, first, end, block);
-  poisoned.num_looked += static_cast<uint64_t>(std::popcount(looked.used));
+  poisoned.num_looked += std::max<uint64_t>(1, static_cast<uint64_t>(std::popcount(looked.used)));
   for (uint32_t slot = first; slot < end; ++slot) {
     const bool is_there = (looked.there >> (slot - first) & 1) != 0;
     const auto ended = PoisonSlot(slots, slot, is_there, block[slot], decide);

@@ -46,8 +46,8 @@ using PoisonCause = std::function<absl::Status(const shm::SlotRequest&)>;
 void FailUndecided(const shm::RecordsView& records, const absl::Status& cause);
 
 struct Poisoned {
-  uint64_t num_looked = 0;                    // Slots that have ever been armed.
-  uint64_t num_ended = 0;                     // Submissions.
+  uint64_t num_looked = 0;  // Slots that have ever been armed, one at least of a group.
+  uint64_t num_ended = 0;   // Submissions.
   std::map<uint64_t, uint64_t> failed_calls;  // By group id, as the requests say.
 };
 

@@ -293,11 +293,39 @@ TEST_F(PoisonPassTest, SessionsComeAndGoBetweenTurns) {
   Add(4);
   while (!Turn()) {
   }
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(IsEnded(i)) << i;
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(IsEnded(i)) << i;
+  EXPECT_FALSE(IsEnded(2)) << "it came after the pass had begun";
   targets_[0].slots.word(7) = shm::kArmed;
   while (!Turn()) {
   }
   EXPECT_TRUE(IsEnded(0)) << "the next pass begins with the first";
+  EXPECT_TRUE(IsEnded(2));
+}
+
+// The dead worker's successor starts when the first pass is over.
+TEST_F(PoisonPassTest, SessionsThatComeAndGoInEachTurnDoNotKeepAPassFromItsEnd) {
+  for (uint64_t id = 1; id <= 2; ++id) Add(id);
+  bool over = Turn();
+  for (uint64_t id = 3; id < 60 && !over; ++id) {
+    Add(id);
+    if (targets_.size() > 4) targets_.erase(targets_.begin() + 2);
+    over = Turn();
+  }
+  EXPECT_TRUE(over);
+  EXPECT_LE(num_turns_, 17) << "2 sessions of 4,096 slots, 512 in a turn";
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(IsEnded(i)) << i;
+}
+
+TEST_F(PoisonPassTest, GroupsWithoutAnArmedSlotAreBoundedAsWell) {
+  for (uint64_t id = 1; id <= 20; ++id) {
+    Add(id);
+    for (uint32_t slot = 0; slot < kSlots; ++slot) targets_.back().slots.word(slot) = 0;
+  }
+  EXPECT_FALSE(Turn()) << "20 sessions of 64 groups";
+  while (!Turn()) {
+    ASSERT_LE(num_turns_, 10);
+  }
+  EXPECT_EQ(poisoned_.num_ended, 0u);
 }
 
 TEST_F(PoisonSessionTest, EndedIsSet) {
