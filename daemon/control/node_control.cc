@@ -52,6 +52,7 @@ struct NodeControl::Parts {
   void Take(const NodeEvent& event);
   void Attach(const SessionAttached& event);
   void DropSession(const SessionGone& event);
+  void Drain(const SessionDrained& event);
   void Join(const JoinRequested& event);
   absl::Status CheckSession(const AttachedSession& session) const;
   absl::Status CheckGroups(const JoinRequested& event) const;
@@ -81,7 +82,7 @@ void NodeControl::Parts::Take(const NodeEvent& event) {
                  [&](const SessionGone& e) { DropSession(e); },
                  [&](const JoinRequested& e) { Join(e); },
                  [&](const LeaveRequested& e) { Leave(e); },
-                 [&](const SessionDrained& e) { memberships.TakeDrained(e); },
+                 [&](const SessionDrained& e) { Drain(e); },
                  [&](const WorkerAdded& e) { workers.Add(e); },
                  [&](const WorkerStarted& e) { workers.Start(e); },
                  [&](const WorkerDied& e) {
@@ -114,6 +115,11 @@ void NodeControl::Parts::Attach(const SessionAttached& event) {
 void NodeControl::Parts::DropSession(const SessionGone& event) {
   if (!sessions.Remove(event.session)) return;
   for (const LostMember& lost : memberships.Drop(event.session, event.reason)) groups.Lose(lost);
+}
+
+void NodeControl::Parts::Drain(const SessionDrained& event) {
+  if (const absl::Status taken = memberships.TakeDrained(event); !taken.ok())
+    sessions.End(event.session, taken);
 }
 
 absl::Status NodeControl::Parts::CheckSession(const AttachedSession& session) const {

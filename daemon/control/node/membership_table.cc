@@ -70,7 +70,7 @@ std::vector<LostMember> MembershipTable::Drop(SessionId session, const absl::Sta
   return lost;
 }
 
-void MembershipTable::TakeDrained(const SessionDrained& event) {
+absl::Status MembershipTable::TakeDrained(const SessionDrained& event) {
   for (SessionMembership* held : HeldBy(event.session)) {
     SessionMembership& member = *held;
     if (member.claim.group != event.group) continue;
@@ -82,7 +82,7 @@ void MembershipTable::TakeDrained(const SessionDrained& event) {
         (member.state == MembershipState::kDrained || member.state == MembershipState::kJoined);
     if (!now_drained && !counts_more) continue;
     DrainRecord record = now_drained ? DrainRecord{member.claim.joined, {}} : *member.claim.drained;
-    Merge(event.counts, member.claim.ranks, record);
+    if (absl::Status few = Merge(event.counts, member.claim, record); !few.ok()) return few;
     if (now_drained) {
       Fire(member, MembershipEvent::kDrained);
       member.drained_of = event.formation;
@@ -90,6 +90,7 @@ void MembershipTable::TakeDrained(const SessionDrained& event) {
     if (member.claim.drained != record) outbox_.MarkChanged();
     member.claim.drained = std::move(record);
   }
+  return absl::OkStatus();
 }
 
 void MembershipTable::TakeAnswers(const ClusterView& view) {

@@ -33,7 +33,9 @@ class MembershipTable {
   //   NOT_FOUND  the session is no member of the group
   absl::StatusOr<std::vector<LostMember>> Leave(const LeaveRequested& event);
   std::vector<LostMember> Drop(SessionId session, const absl::Status& reason);
-  void TakeDrained(const SessionDrained& event);
+  // Changes nothing where it fails.
+  //   RESOURCE_EXHAUSTED  as Merge; end the session
+  absl::Status TakeDrained(const SessionDrained& event);
 
   // ---- what the coordinator says ----
   void TakeAnswers(const ClusterView& view);

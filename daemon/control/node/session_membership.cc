@@ -1,7 +1,11 @@
 #include "daemon/control/node/session_membership.h"
 
-#include "absl/algorithm/container.h"
+#include <algorithm>
+#include <set>
+#include <tuple>
+
 #include "absl/strings/str_cat.h"
+#include "daemon/control/cut_off.h"
 
 namespace epd {
 
@@ -17,20 +21,33 @@ std::string DescribeRanksOf(const Claim& claim, const std::string& phase) {
   return out;
 }
 
-void Merge(const std::vector<ExecutionCount>& counts, const std::vector<Rank>& ranks,
-           DrainRecord& record) {
+absl::Status Merge(const std::vector<ExecutionCount>& counts, const Claim& claim,
+                   DrainRecord& record) {
+  const std::set<Rank> ranks(claim.ranks.begin(), claim.ranks.end());
+  std::vector<ExecutionCount> all = std::exchange(record.counts, {});
   for (const ExecutionCount& count : counts) {
-    if (!absl::c_linear_search(ranks, count.rank)) continue;
-    const auto same = absl::c_find_if(record.counts, [&](const ExecutionCount& c) {
-      return c.rank == count.rank && c.program == count.program;
-    });
-    if (same == record.counts.end()) {
+    // One that is 0 says no more than one that is not listed.
+    if (count.begun > 0 && ranks.contains(count.rank)) all.push_back(count);
+  }
+  // Of each rank and program, as they came.
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.rank, a.program) < std::tie(b.rank, b.program);
+  });
+  for (const ExecutionCount& count : all) {
+    ExecutionCount* const last = record.counts.empty() ? nullptr : &record.counts.back();
+    if (last == nullptr || last->rank != count.rank || last->program != count.program) {
       record.counts.push_back(count);
-    } else if (count.begun >= same->begun) {
-      *same = count;
+    } else if (count.begun >= last->begun) {
+      *last = count;
     }
   }
-  absl::c_sort(record.counts);
+  if (record.counts.size() <= kMaxExecutionBases) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "group=", Title(claim.spec), " formation=", claim.joined.value, " rank=",
+      claim.ranks.front().value, " host=", claim.host, " pid=", claim.pid, ": Drained makes ",
+      record.counts.size(), " counts of programs, expected at most ", kMaxExecutionBases,
+      " (kMaxExecutionBases), as many as the message that starts a group carries; start the "
+      "process anew, or let it run fewer programs"));
 }
 
 }  // namespace epd

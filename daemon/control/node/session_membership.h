@@ -30,8 +30,9 @@ using Memberships = std::map<std::pair<SessionId, RequestId>, SessionMembership>
 // "rank=2 host=a7 pid=4711 phase=gone; rank=3 ..."
 std::string DescribeRanksOf(const Claim& claim, const std::string& phase);
 
-// Puts the higher of each count, of the session's own ranks, into `record`.
-void Merge(const std::vector<ExecutionCount>& counts, const std::vector<Rank>& ranks,
-           DrainRecord& record);
+// Puts the higher of each count, of the claim's own ranks, into `record`, whose counts are sorted. Takes n log n.
+//   RESOURCE_EXHAUSTED  these are more than kMaxExecutionBases
+absl::Status Merge(const std::vector<ExecutionCount>& counts, const Claim& claim,
+                   DrainRecord& record);
 
 }  // namespace epd

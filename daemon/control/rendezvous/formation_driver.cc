@@ -1,5 +1,8 @@
 #include "daemon/control/rendezvous/formation_driver.h"
 
+#include <iterator>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/cut_off.h"
 
@@ -67,7 +70,7 @@ void FormationDriver::CheckWorkers(ClusterGroup& group) {
 void FormationDriver::Form(ClusterGroup& group) {
   if (takeover_.Adopt(group) || takeover_.adopting()) return;  // What serves comes first.
   if (group.started && group.state == GroupState::kReforming && Recounted(group)) {
-    Recut(group);
+    if (!Recut(group)) return;
     groups_.EndFormation(group, group.cut.cause);
     groups_.Fire(group, GroupEvent::kRecount, group.cause);
   }
@@ -75,7 +78,7 @@ void FormationDriver::Form(ClusterGroup& group) {
   if (!group.started) {
     if (const absl::Status bases = takeover_.RecoverBases(group); !bases.ok())
       return groups_.End(group, GroupEvent::kFail, bases);
-    Start(group);
+    if (!Start(group)) return;
   }
   const absl::StatusOr<bool> served = Served(group);
   if (!served.ok()) return groups_.End(group, GroupEvent::kFail, served.status());
@@ -108,7 +111,7 @@ bool FormationDriver::SessionsDrained(const ClusterGroup& group) const {
   return true;
 }
 
-void FormationDriver::Start(ClusterGroup& group) {
+bool FormationDriver::Start(ClusterGroup& group) {
   group.cut.drained.clear();
   for (const ClaimKey& key : group.ranks.members()) {
     const Claim& claim = claims_.At(key).claim;
@@ -116,12 +119,13 @@ void FormationDriver::Start(ClusterGroup& group) {
     if (claim.joined && claim.drained.has_value()) group.cut.drained[key] = *claim.drained;
   }
   group.cut.before = group.cut.bases;
-  Recut(group);
+  if (!Recut(group)) return false;
   if (group.inherited.formed) group.formation = std::max(group.formation, floors_.formation());
   group.formation = Formation{group.formation.value + 1};
   for (const ClaimKey& key : group.ranks.members()) claims_.Start(key, group.formation);
   group.started = true;
   groups_.Touch(group);
+  return true;
 }
 
 absl::StatusOr<bool> FormationDriver::Served(ClusterGroup& group) const {
@@ -164,14 +168,28 @@ void FormationDriver::EndIfBroken(ClusterGroup& group) {
 void FormationDriver::AdvanceReady(ClusterGroup& group) {
   EndIfBroken(group);
   if (group.state == GroupState::kReady && Recounted(group)) {
-    Recut(group);
+    if (!Recut(group)) return;
     FormAgain(group, absl::AbortedError(absl::StrCat(
                          Label(group),
                          " phase=re_forming: executions were begun while the group formed again")));
   }
 }
 
-void FormationDriver::Recut(ClusterGroup& group) const {
+bool FormationDriver::Recut(ClusterGroup& group) {
+  absl::StatusOr<std::vector<ExecutionBase>> bases = Cut(group);
+  if (bases.ok()) {
+    group.cut.bases = *std::move(bases);
+    return true;
+  }
+  groups_.End(group, GroupEvent::kFail,
+              absl::Status(bases.status().code(),
+                           absl::StrCat(Label(group), " phase=", std::string(Name(group.state)),
+                                        ": no node can serve it: ", bases.status().message(),
+                                        " [EPD-1104]")));
+  return false;
+}
+
+absl::StatusOr<std::vector<ExecutionBase>> FormationDriver::Cut(const ClusterGroup& group) const {
   std::vector<Rank> staying;
   std::vector<ExecutionCount> counts;
   for (const auto& [key, used] : group.cut.drained) {
@@ -181,9 +199,12 @@ void FormationDriver::Recut(ClusterGroup& group) const {
     const bool late = claim.drained.has_value() && claim.drained->after == used.after;
     const DrainRecord& record = late ? *claim.drained : used;
     staying.insert(staying.end(), claim.ranks.begin(), claim.ranks.end());
-    counts.insert(counts.end(), record.counts.begin(), record.counts.end());
+    // Each becomes a base.
+    absl::c_copy_if(record.counts, std::back_inserter(counts),
+                    [](const ExecutionCount& count) { return count.begun > 0; });
+    if (absl::Status few = CheckNumBases(counts.size(), staying.size()); !few.ok()) return few;
   }
-  group.cut.bases = CutOff(counts, group.cut.before, staying);
+  return CutOff(counts, group.cut.before, staying);
 }
 
 bool FormationDriver::Recounted(const ClusterGroup& group) const {

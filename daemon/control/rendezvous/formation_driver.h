@@ -39,8 +39,8 @@ class FormationDriver {
   // yet, or the group has ended.
   bool SetUp(ClusterGroup& group);
   bool SessionsDrained(const ClusterGroup& group) const;
-  // Starts the next formation, which counts from a cut over the sessions that stay.
-  void Start(ClusterGroup& group);
+  // Starts the next formation, which counts from a cut over the sessions that stay. False: as Recut.
+  bool Start(ClusterGroup& group);
   // Whether every worker serves the formation.
   //   what a worker has failed with
   absl::StatusOr<bool> Served(ClusterGroup& group) const;
@@ -49,7 +49,10 @@ class FormationDriver {
   bool Recounted(const ClusterGroup& group) const;
   // Makes the bases anew from what the members of the formation before have begun by now: what they began late was of
   // that one, so whoever is in this one alone is not behind them.
-  void Recut(ClusterGroup& group) const;
+  // Returns whether that is done; false: no message could carry them, and the group has ended.
+  bool Recut(ClusterGroup& group);
+  // RESOURCE_EXHAUSTED: as CutOff.
+  absl::StatusOr<std::vector<ExecutionBase>> Cut(const ClusterGroup& group) const;
   // What a node says about a formation that it cannot go on with.
   const GroupWork* BrokenWork(ClusterGroup& group) const;
   void FormAgain(ClusterGroup& group, const absl::Status& why);

@@ -3,11 +3,17 @@
 #include <string>
 
 #include "daemon/codec/codec.h"
+#include "daemon/control/cut_off.h"
 #include "daemon/tls/wire_secret.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 
 namespace {
+
+// A base of rank 0 with a count of one byte: control refuses nothing that would fit.
+constexpr size_t kMinBaseBytes = 2 + (2 + sizeof(ProgramId)) + 2;
+static_assert((kMaxExecutionBases + 1) * kMinBaseBytes > limits::kDatagramBytes);
 
 // The run of the worker that the effect is for.
 Incarnation RunOf(const StartTenant& effect, const NodeId& self) {

@@ -83,13 +83,19 @@ TEST_F(MembershipTableTest, CountsAreTheHighestSaidAndOfOwnRanksOnly) {
   ASSERT_TRUE(Join().ok());
   Serve();
   members_.Follow(View(/*started=*/false), Formation{}, /*serving=*/false);
-  members_.TakeDrained(
-      {kSession, kGroup, Formation{1}, {{Rank{1}, kProgram, 5}, {Rank{0}, kProgram, 9}}});
+  EXPECT_TRUE(
+      members_
+          .TakeDrained(
+              {kSession, kGroup, Formation{1}, {{Rank{1}, kProgram, 5}, {Rank{0}, kProgram, 9}}})
+          .ok());
   EXPECT_THAT(Reported(), ElementsAre(ExecutionCount{Rank{1}, kProgram, 5}));
-  members_.TakeDrained({kSession, kGroup, Formation{1}, {{Rank{1}, kProgram, 7}}});
-  members_.TakeDrained({kSession, kGroup, Formation{1}, {{Rank{1}, kProgram, 6}}});
+  EXPECT_TRUE(
+      members_.TakeDrained({kSession, kGroup, Formation{1}, {{Rank{1}, kProgram, 7}}}).ok());
+  EXPECT_TRUE(
+      members_.TakeDrained({kSession, kGroup, Formation{1}, {{Rank{1}, kProgram, 6}}}).ok());
   EXPECT_THAT(Reported(), ElementsAre(ExecutionCount{Rank{1}, kProgram, 7}));
-  members_.TakeDrained({kSession, kGroup, Formation{2}, {{Rank{1}, kProgram, 8}}});
+  EXPECT_TRUE(
+      members_.TakeDrained({kSession, kGroup, Formation{2}, {{Rank{1}, kProgram, 8}}}).ok());
   EXPECT_THAT(Reported(), ElementsAre(ExecutionCount{Rank{1}, kProgram, 7}));
 }
 
@@ -101,7 +107,7 @@ TEST_F(MembershipTableTest, WhoWasToldNotToWaitIsToldToWaitOnceTheRanksHaveComeB
   lost.wait = false;
   lost.cause = absl::UnavailableError("rank=0 is gone");
   members_.Follow(lost, Formation{}, /*serving=*/false);
-  members_.TakeDrained({kSession, kGroup, Formation{1}, {}});
+  EXPECT_TRUE(members_.TakeDrained({kSession, kGroup, Formation{1}, {}}).ok());
   ToldToWait();
   GroupView forming = lost;
   forming.wait = true;

@@ -351,7 +351,7 @@ void Callers::SetBases(Group& group) {
       run.num_cut = failed ? 1 : 0;
     }
   }
-  group.bases = CutOff(counts, group.bases, staying);
+  group.bases = CutOff(counts, group.bases, staying).value();
   if (w_.Is(Sabotage::kForgetBases)) group.bases.clear();
   if (w_.Is(Sabotage::kFarBases) && !group.bases.empty()) group.bases.front().base += 2;
   diverged_.erase(group.id);
