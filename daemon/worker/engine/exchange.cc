@@ -176,13 +176,10 @@ void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool pr
     parts_->table.ForgetSession(session);
     parts_->traces.ForgetSession(session);
     parts_->sites.ForgetSession(session);
-    parts_->phases.EndPartsOf(session);
-    for (const auto& [unused, tenant] : parts_->tenants.all()) {
-      std::vector<Rank> ranks;
-      for (const RankHolder& member : tenant->start.members) {
-        if (member.session == session) ranks.push_back(member.rank);
-      }
-      if (ranks.empty() || tenant->closed) continue;
+    const std::vector<TenantTable::Place> places = parts_->tenants.PlacesOf(session);
+    parts_->phases.EndPartsOf(places);
+    for (const auto& [tenant, ranks] : places) {
+      if (tenant->closed) continue;
       parts_->failures.EndFormation(*tenant, GoneCause(*tenant, ranks, cause));
     }
   }

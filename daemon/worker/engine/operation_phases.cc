@@ -291,21 +291,22 @@ void OperationPhases::CloseWire(Operation& operation) {
   if (!operation.tenant->by_communicator()) parts_.event.Add(epd::CloseWire{NameOf(operation)});
 }
 
-void OperationPhases::EndPartsOf(SessionId session) {
+void OperationPhases::EndPartsOf(const std::vector<TenantTable::Place>& places) {
   std::vector<Operation*> touched;
-  for (const auto& [unused, operation] : parts_.table.all()) {
-    const std::vector<RankHolder>& members = operation->tenant->start.members;
-    bool takes_part = false;
-    for (uint32_t r = 0; r < members.size(); ++r) {
-      Part& part = operation->parts[r];
-      if (members[r].session != session || part.state == PartState::kAbsent) continue;
-      operation->tenant->past->Ended(*operation, r, absl::StatusCode::kUnavailable,
-                                     parts_.event.now);
-      EndTrace(part, absl::StatusCode::kUnavailable);
-      part.state = PartState::kDone;
-      takes_part = true;
+  for (const TenantTable::Place& place : places) {
+    for (Operation* operation : parts_.table.FindOpen(*place.tenant)) {
+      bool takes_part = false;
+      for (const Rank rank : place.ranks) {
+        Part& part = operation->parts[rank.value];
+        if (part.state == PartState::kAbsent) continue;
+        place.tenant->past->Ended(*operation, rank.value, absl::StatusCode::kUnavailable,
+                                  parts_.event.now);
+        EndTrace(part, absl::StatusCode::kUnavailable);
+        part.state = PartState::kDone;
+        takes_part = true;
+      }
+      if (takes_part) touched.push_back(operation);
     }
-    if (takes_part) touched.push_back(operation.get());
   }
   for (Operation* operation : touched) CloseIfOver(*operation);
 }

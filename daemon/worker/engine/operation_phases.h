@@ -64,8 +64,8 @@ class OperationPhases {
   // Every rank has published it: answers those that wait, and destroys it. Its figures come with the ranks' records.
   void CloseMet(Operation& operation);
 
-  // The parts of a dead session's ranks are over: nobody is left to answer.
-  void EndPartsOf(SessionId session);
+  // The parts of a dead session's ranks are over: nobody is left to answer. `places`: which ranks these are.
+  void EndPartsOf(const std::vector<TenantTable::Place>& places);
   // The sessions that copy or read end: they have held the region of an operation that is over for too long.
   void EvictHolders(Operation& operation);
 

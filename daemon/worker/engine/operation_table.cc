@@ -26,6 +26,7 @@ Operation& OperationTable::Open(Tenant& tenant, const OperationKey& key, std::st
   operation->first_announce = now;
   operation->phase_since = now;
   by_key_[&tenant][key] = operation.get();
+  by_tenant_[&tenant][id] = operation.get();
   ++tenant.num_open;
   ++num_of_uid_[tenant.uid];
   return *by_id_.emplace(id, std::move(operation)).first->second;
@@ -43,6 +44,9 @@ void OperationTable::GiveUpKey(const Operation& operation) {
 void OperationTable::Close(Operation& operation) {
   SetDeadline(operation, absl::InfiniteFuture());
   GiveUpKey(operation);
+  const auto of_tenant = by_tenant_.find(operation.tenant);
+  of_tenant->second.erase(operation.id);
+  if (of_tenant->second.empty()) by_tenant_.erase(of_tenant);
   record_slots_.erase(RecordSlot(operation.id.value));
   --operation.tenant->num_open;
   const auto of_uid = num_of_uid_.find(operation.tenant->uid);
@@ -70,6 +74,27 @@ std::vector<Operation*> OperationTable::FindUndecided(const Tenant& tenant) cons
     if (operation->undecided()) undecided.push_back(operation);
   }
   return undecided;
+}
+
+std::vector<Operation*> OperationTable::FindUndecided(const Tenant& tenant,
+                                                      const Execution& execution) const {
+  std::vector<Operation*> undecided;
+  const auto keys = by_key_.find(&tenant);
+  if (keys == by_key_.end()) return undecided;
+  const OperationKey first{.execution = execution};
+  for (auto it = keys->second.lower_bound(first); it != keys->second.end(); ++it) {
+    if (it->first.execution != execution) break;
+    if (it->second->undecided()) undecided.push_back(it->second);
+  }
+  return undecided;
+}
+
+std::vector<Operation*> OperationTable::FindOpen(const Tenant& tenant) const {
+  std::vector<Operation*> open;
+  const auto found = by_tenant_.find(&tenant);
+  if (found == by_tenant_.end()) return open;
+  for (const auto& [unused, operation] : found->second) open.push_back(operation);
+  return open;
 }
 
 absl::Status OperationTable::CheckRoom(const Tenant& tenant) const {

@@ -40,6 +40,10 @@ class OperationTable {
   Operation* Find(const Tenant& tenant, const OperationKey& key) const;
   // In the order of their keys.
   std::vector<Operation*> FindUndecided(const Tenant& tenant) const;
+  // Those of one execution: others, of which a tenant may have thousands, are not looked at.
+  std::vector<Operation*> FindUndecided(const Tenant& tenant, const Execution& execution) const;
+  // Decided or not, in the order of their ids.
+  std::vector<Operation*> FindOpen(const Tenant& tenant) const;
   const ById& all() const { return by_id_; }
 
   //   RESOURCE_EXHAUSTED  max_open operations are open, or as many of the tenant's uid as one may have
@@ -65,6 +69,7 @@ class OperationTable {
   ById by_id_;
   std::map<const Tenant*, std::map<OperationKey, Operation*>>
       by_key_;  // Those that have not failed.
+  std::map<const Tenant*, std::map<OperationId, Operation*>> by_tenant_;
   std::set<std::pair<absl::Time, OperationId>> deadlines_;
   std::set<uint64_t> record_slots_;
   std::map<SessionId, size_t> num_parts_;  // In operations, and not over.

@@ -27,7 +27,36 @@ void TenantTable::EndSession(SessionId session, bool process_alive) {
   if (sessions_.erase(session) > 0) {
     staging_.SessionDead(session, process_alive);
   } else if (!process_alive) {
-    DropArenaSets(staging_.ProcessGone(session));
+    const std::vector<ArenaSetId> dropped = staging_.ProcessGone(session);
+    if (!dropped.empty()) DropArenaSets(dropped);
+  }
+}
+
+std::vector<TenantTable::Place> TenantTable::PlacesOf(SessionId session) const {
+  std::vector<Place> places;
+  const auto found = places_.find(session);
+  if (found == places_.end()) return places;
+  for (const auto& [unused, place] : found->second) places.push_back(place);
+  return places;
+}
+
+void TenantTable::AddPlaces(Tenant& tenant) {
+  const ByFormation::key_type key{tenant.start.group, tenant.start.formation};
+  for (const RankHolder& member : tenant.start.members) {
+    if (!member.session) continue;
+    Place& place = places_[member.session][key];
+    place.tenant = &tenant;
+    place.ranks.push_back(member.rank);
+  }
+}
+
+void TenantTable::RemovePlaces(const Tenant& tenant) {
+  const ByFormation::key_type key{tenant.start.group, tenant.start.formation};
+  for (const RankHolder& member : tenant.start.members) {
+    const auto found = places_.find(member.session);
+    if (found == places_.end()) continue;
+    found->second.erase(key);
+    if (found->second.empty()) places_.erase(found);
   }
 }
 
@@ -107,6 +136,7 @@ absl::Status TenantTable::Start(TenantStart start) {
                                .ranks = std::move(ranks),
                                .stream_region_offset = 0,
                                .stream_region_bytes = tenant->stream_region_bytes});
+  AddPlaces(*tenant);
   tenants_[{group, tenant->start.formation}] = std::move(tenant);
   return absl::OkStatus();
 }
@@ -175,6 +205,8 @@ void TenantTable::ReleaseIfIdle(Tenant& tenant) {
     tenant.executions.LeaveShare();
   }
   if (!tenant.closed || !tenant.set) return;
+  // Until its leader, another worker, has said why it ended, calls may still come to wait for that.
+  if (tenant.leads() || tenant.peers->leader_spoke) RemovePlaces(tenant);
   DropArenaSets(staging_.Release(std::exchange(tenant.set, ArenaSetId())));
 }
 
@@ -188,6 +220,7 @@ void TenantTable::ForgetEnded() {
   for (const auto& [unused, tenant] : tenants_) num_gone += tenant->gone();
   for (auto it = tenants_.begin(); num_gone > kMaxEndedTenants && it != tenants_.end();) {
     const bool gone = it->second->gone();
+    if (gone) RemovePlaces(*it->second);
     it = gone ? tenants_.erase(it) : std::next(it);
     num_gone -= gone;
   }

@@ -40,6 +40,13 @@ class TenantTable {
   bool Knows(SessionId session) const { return sessions_.contains(session); }
   // 0: it is not known.
   uint32_t NumSlots(SessionId session) const;
+  // The ranks that a session has in one tenant.
+  struct Place {
+    Tenant* tenant = nullptr;
+    std::vector<Rank> ranks;
+  };
+  // Of all tenants that may have operations of it. A session that is in none costs nothing, however many tenants there are.
+  std::vector<Place> PlacesOf(SessionId session) const;
   // While its process lives, its arenas stay charged. A second call says that it is gone.
   void EndSession(SessionId session, bool process_alive);
 
@@ -70,6 +77,8 @@ class TenantTable {
   void JoinShare(Tenant& tenant);
   absl::Status TakeArenas(Tenant& tenant, const ArenaSetKey& key);
   void DropArenaSets(const std::vector<ArenaSetId>& sets);
+  void AddPlaces(Tenant& tenant);
+  void RemovePlaces(const Tenant& tenant);
 
   const Incarnation self_;
   const uint64_t stream_region_bytes_;
@@ -79,6 +88,7 @@ class TenantTable {
   std::map<SessionId, Session> sessions_;
   std::map<uint32_t, std::shared_ptr<ProgramMemory>> program_memory_;  // By uid.
   ByFormation tenants_;
+  std::map<SessionId, std::map<ByFormation::key_type, Place>> places_;  // PlacesOf.
 };
 
 }  // namespace epd

@@ -17,10 +17,7 @@ absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key, uint32_t
     return added;
   }
   by_key_[key] = id;
-  Set& set = sets_[id];
-  set.key = key;
-  set.uid = uid;
-  set.num_users = 1;
+  AddSet(id, key).uid = uid;
   return Lease{.set = id, .created = true};
 }
 
@@ -42,13 +39,21 @@ absl::StatusOr<Staging::Lease> Staging::AcquireOnDevice(const ArenaSetKey& key,
   if (!added.ok()) return added;
   const absl::StatusOr<Allotment> stream = device_pool_.Allocate(id, device.stream_region_bytes);
   if (!stream.ok()) return stream.status();
-  Set& set = sets_[id];
-  set.key = key;
-  set.num_users = 1;
+  Set& set = AddSet(id, key);
   set.device_bytes = device.arena_bytes;
   set.committed_end = device.arena_bytes;
   set.stream_region = stream->region;
   return Lease{.set = id, .created = true};
+}
+
+Staging::Set& Staging::AddSet(ArenaSetId id, const ArenaSetKey& key) {
+  Set& set = sets_[id];
+  set.key = key;
+  set.num_users = 1;
+  for (const auto& [session, unused] : key) {
+    if (session) by_session_[session].insert(id);
+  }
+  return set;
 }
 
 uint64_t Staging::arena_bytes(ArenaSetId id) const {
@@ -84,16 +89,17 @@ void Staging::Quarantine(ArenaSetId id, Set& set) {
 
 void Staging::SessionDead(SessionId session, bool process_alive) {
   if (!process_alive) return;
-  for (auto& [unused, set] : sets_) {
-    const bool member = std::any_of(set.key.begin(), set.key.end(),
-                                    [&](const auto& arena) { return arena.first == session; });
-    if (member) set.lingering.insert(session);
-  }
+  const auto found = by_session_.find(session);
+  if (found == by_session_.end()) return;
+  for (const ArenaSetId id : found->second) sets_.at(id).lingering.insert(session);
 }
 
 std::vector<ArenaSetId> Staging::ProcessGone(SessionId session) {
   std::vector<ArenaSetId> ids;
-  for (auto& [id, set] : sets_) {
+  const auto found = by_session_.find(session);
+  if (found == by_session_.end()) return ids;
+  for (const ArenaSetId id : found->second) {
+    Set& set = sets_.at(id);
     if (set.lingering.erase(session) == 0 || !set.lingering.empty() || set.num_users > 0) continue;
     ids.push_back(id);
   }
@@ -105,6 +111,12 @@ bool Staging::DropIfIdle(ArenaSetId id) {
   StagingPool& pool = PoolOf(sets_.at(id));
   if (sets_.at(id).quarantined) pool.Release(id, 0).IgnoreError();
   if (!pool.RemoveSet(id).ok()) return false;
+  for (const auto& [session, unused] : sets_.at(id).key) {
+    const auto found = by_session_.find(session);
+    if (found == by_session_.end()) continue;
+    found->second.erase(id);
+    if (found->second.empty()) by_session_.erase(found);
+  }
   sets_.erase(id);
   return true;
 }

@@ -113,6 +113,7 @@ class Staging {
   void DropEagerBuffers(Set& set);
   void Quarantine(ArenaSetId id, Set& set);
   bool DropIfIdle(ArenaSetId id);
+  Set& AddSet(ArenaSetId id, const ArenaSetKey& key);
 
   StagingPool pool_;
   StagingPool device_pool_;
@@ -120,6 +121,7 @@ class Staging {
   uint64_t eager_bytes_ = 0;
   std::map<ArenaSetId, Set> sets_;
   std::map<ArenaSetKey, ArenaSetId> by_key_;
+  std::map<SessionId, std::set<ArenaSetId>> by_session_;  // The sets that it has arenas in.
   uint64_t next_set_ = 1;
 };
 

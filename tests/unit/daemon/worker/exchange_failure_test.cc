@@ -176,6 +176,16 @@ TEST_F(Failure, EndOfTheTenantAnswersAllAndDropsTheArenasWithTheLastHolder) {
   EXPECT_TRUE(h_.arenas.empty());
 }
 
+TEST_F(Failure, SessionsThatDieAfterTheirTenantHasEndedLetGoOfWhatTheyHold) {
+  Admitted();
+  h_.EndTenant(absl::AbortedError("a new rank 1"));
+  h_.SessionDead(h_.SessionOf(0), absl::UnavailableError("killed"));
+  EXPECT_EQ(h_.exchange.num_open_operations(), 1u) << "rank 1 still writes";
+  h_.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"));
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
+  EXPECT_TRUE(h_.arenas.empty());
+}
+
 TEST_F(Failure, BasesOfANewFormationFailOldExecutionsAndShiftTheOthers) {
   TenantStart start = h_.Start(h_.Spec(2), kGroup, 2);
   ProgramId program{};

@@ -45,6 +45,35 @@ TEST(OperationTableTest, TenantsWithTheSameKeysAreApart) {
   EXPECT_TRUE(table.FindUndecided(*other).empty());
 }
 
+// Its neighbours in the order of keys are of executions just below and above.
+TEST(OperationTableTest, OfAnExecutionTheUndecidedAreFoundAndOfATenantAllOpenOnes) {
+  OperationTable table(1, 16);
+  const std::unique_ptr<Tenant> tenant = MakeTenant();
+  std::vector<Operation*> all;
+  for (const uint64_t number : {4u, 5u, 6u}) {
+    for (const uint32_t ordinal : {0u, 1u, UINT32_MAX}) {
+      OperationKey key = MakeKey(ordinal);
+      key.execution.number = number;
+      all.push_back(&table.Open(*tenant, key, "a", kStart));
+    }
+  }
+  all[4]->phase = Phase::kGood;
+  const Execution fifth{.number = 5};
+  EXPECT_THAT(table.FindUndecided(*tenant, fifth), testing::ElementsAre(all[3], all[5]));
+  EXPECT_THAT(table.FindUndecided(*tenant, Execution{.number = 7}), testing::IsEmpty());
+  EXPECT_THAT(table.FindUndecided(*MakeTenant(), fifth), testing::IsEmpty());
+  EXPECT_THAT(table.FindOpen(*tenant), testing::ElementsAreArray(all));
+  all[3]->phase = Phase::kFailed;
+  table.GiveUpKey(*all[3]);
+  EXPECT_THAT(table.FindUndecided(*tenant, fifth), testing::ElementsAre(all[5]));
+  EXPECT_THAT(table.FindOpen(*tenant), testing::ElementsAreArray(all));
+  table.Close(*all[3]);
+  all.erase(all.begin() + 3);
+  EXPECT_THAT(table.FindOpen(*tenant), testing::ElementsAreArray(all));
+  for (Operation* operation : all) table.Close(*operation);
+  EXPECT_THAT(table.FindOpen(*tenant), testing::IsEmpty());
+}
+
 TEST(OperationTableTest, TheEarliestDeadlineIsDueAndAClosedOperationHasNone) {
   OperationTable table(1, 8);
   const std::unique_ptr<Tenant> tenant = MakeTenant();

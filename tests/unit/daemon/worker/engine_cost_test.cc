@@ -1,0 +1,122 @@
+// Goal: what a session that goes, or a call that fails, costs the worker does not grow with the operations and the ended
+// groups of others: a client that does either in a loop would stop everybody's calls.
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/exchange.h"
+#include "tests/unit/daemon/worker/world/make_request.h"
+
+namespace {
+size_t g_num_allocated = 0;
+}  // namespace
+
+// Not inlined: the compiler would take malloc for another allocator's.
+[[gnu::noinline]] void* operator new(size_t size) {
+  void* const memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  ++g_num_allocated;
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace epd {
+namespace {
+
+constexpr uint32_t kRanks = 1024;
+constexpr uint32_t kSessions = 16;
+constexpr uint64_t kStrangers = 500;
+
+// Of this thread: others of the machine do not count.
+double CpuMs() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+// One engine whose groups have kRanks ranks of kSessions sessions of one user.
+class EngineCostTest : public ::testing::Test {
+ protected:
+  EngineCostTest() {
+    for (uint64_t s = 1; s <= kSessions; ++s) exchange_.AddSession(SessionId(s));
+  }
+  static SessionId SessionOf(uint32_t rank) { return SessionId(1 + rank / (kRanks / kSessions)); }
+  void StartTenant(GroupId group) {
+    TenantStart start{.group = group,
+                      .epoch = Epoch(3),
+                      .formation = Formation(1),
+                      .spec = MakeSpec(kRanks),
+                      .members = {},
+                      .bases = {},
+                      .base_cause = absl::AbortedError("before")};
+    for (uint32_t r = 0; r < kRanks; ++r) {
+      start.members.push_back(MakeMember(r, SessionOf(r)));
+      // Each group has arenas of its own.
+      start.members.back().arena_index = static_cast<uint32_t>(group.value) * kRanks + r;
+    }
+    ASSERT_TRUE(exchange_.StartTenant(std::move(start), now_).ok());
+    exchange_.TakeEffects();
+  }
+  void Take(const shm::SlotRequest& request) {
+    exchange_.Take({.session = SessionOf(request.rank), .slot = 0, .claim = ++claim_}, request,
+                   now_);
+    exchange_.TakeEffects();
+  }
+  // Far less than looking at every rank of every operation or group takes, with room for a slow machine.
+  void ExpectStrangersCostLittle(const std::string& beside) {
+    const double began = CpuMs();
+    for (uint64_t s = 0; s < kStrangers; ++s) {
+      const SessionId stranger(1000 + s);
+      exchange_.AddSession(stranger);
+      exchange_.SessionDead(stranger, absl::UnavailableError("closed"), /*process_alive=*/true,
+                            now_);
+      exchange_.SessionDead(stranger, absl::UnavailableError("closed"), /*process_alive=*/false,
+                            now_);
+    }
+    const double ms = CpuMs() - began;
+    std::printf("%d sessions that came and went beside %s: %.3f ms\n", static_cast<int>(kStrangers),
+                beside.c_str(), ms);
+    EXPECT_LE(ms, 40);
+  }
+
+  Exchange exchange_{{.staging_bytes = uint64_t{1} << 30}};
+  const absl::Time now_ = absl::UnixEpoch();
+  uint32_t claim_ = 0;
+};
+
+TEST_F(EngineCostTest, ASessionThatIsInNothingLeavesOperationsAlone) {
+  StartTenant(kGroup);
+  for (uint32_t i = 0; i < 512; ++i)
+    Take(MakePrepare({.rank = i % kSessions * (kRanks / kSessions), .execution = i}));
+  ASSERT_EQ(exchange_.num_open_operations(), 512u);
+  ExpectStrangersCostLittle("512 operations of 1,024 ranks that gather");
+}
+
+TEST_F(EngineCostTest, ASessionThatIsInNothingLeavesEndedGroupsAlone) {
+  for (uint64_t group = 1; group <= 100; ++group) {
+    StartTenant(GroupId(group));
+    exchange_.EndTenant(GroupId(group), Formation(1), absl::AbortedError("left"), now_);
+    exchange_.TakeEffects();
+  }
+  ExpectStrangersCostLittle("100 ended groups of 1,024 ranks");
+}
+
+TEST_F(EngineCostTest, ASessionThatIsInNothingLeavesArenasOfOthersAlone) {
+  for (uint64_t group = 1; group <= 100; ++group) StartTenant(GroupId(group));
+  ExpectStrangersCostLittle("100 groups of 1,024 ranks");
+}
+
+TEST_F(EngineCostTest, ASessionThatIsInSomethingEndsIt) {
+  StartTenant(kGroup);
+  Take(MakePrepare({.rank = 0, .execution = 0}));
+  exchange_.SessionDead(SessionOf(0), absl::UnavailableError("killed"), false, now_);
+  EXPECT_EQ(exchange_.num_open_operations(), 0u);
+}
+
+}  // namespace
+}  // namespace epd
