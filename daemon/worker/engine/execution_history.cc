@@ -1,6 +1,7 @@
 #include "daemon/worker/engine/execution_history.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -209,16 +210,17 @@ void ExecutionHistory::ForgetPassed(const Execution& execution, Rank rank, bool 
 }
 
 bool ExecutionHistory::Fail(const Execution& execution, const absl::Status& cause,
-                            const std::set<Rank>& may_come) {
-  if (may_come.empty()) return true;
+                            std::vector<bool> may_come) {
+  const auto num_may_come =
+      static_cast<uint32_t>(std::count(may_come.begin(), may_come.end(), true));
+  if (num_may_come == 0) return true;
   if (!FindOrAdd(execution.program).ok()) return false;
   const auto [entry, added] = failed_.try_emplace(execution);
   if (added) {
     Failed& failed = entry->second;
     failed.cause = cause;
-    failed.may_come.resize(num_ranks_);
-    for (const Rank rank : may_come) failed.may_come[rank.value] = true;
-    failed.num_may_come = static_cast<uint32_t>(may_come.size());
+    failed.may_come = std::move(may_come);
+    failed.num_may_come = num_may_come;
     Count(0, BytesOf(failed));
   }
   return failed_.size() <= kMaxFailedExecutions && CheckRoom(0, kGrowth).ok();

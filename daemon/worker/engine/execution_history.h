@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -63,10 +62,10 @@ class ExecutionHistory {
   //   else                the cause with which this execution failed.
   absl::StatusOr<Execution> Enter(Rank rank, const ProgramId& program, bool named, uint64_t raw);
 
-  // Later Enters of the execution fail with `cause`. `may_come`: the ranks that may still ask.
+  // Later Enters of the execution fail with `cause`. `may_come`: [num_ranks] whether the rank may still ask.
   // Nothing happens if it has failed already. False: more than may be is remembered; the caller
   // ends the generation, which forgets what has failed.
-  bool Fail(const Execution& execution, const absl::Status& cause, const std::set<Rank>& may_come);
+  bool Fail(const Execution& execution, const absl::Status& cause, std::vector<bool> may_come);
 
   // Ends the generation: every execution begun so far, by any rank, fails with `cause` unless it
   // failed with its own before. A rank that is more than kMaxCauses generations behind, or

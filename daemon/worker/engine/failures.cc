@@ -1,6 +1,7 @@
 #include "daemon/worker/engine/failures.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -39,11 +40,9 @@ void Failures::FailCall(Tenant& tenant, const OperationKey& key, Rank rank,
                         const absl::Status& cause, bool unsynchronised) {
   if (tenant.peers.has_value()) return AskLeaderToFail(tenant, key, cause, unsynchronised);
   if (unsynchronised) return;
-  std::set<Rank> may_come;
-  for (uint32_t r = 0; r < tenant.start.spec.num_ranks; ++r) {
-    if (!key.named || rank != Rank(r)) may_come.insert(Rank(r));
-  }
-  FailExecution(tenant, key, cause, may_come);
+  std::vector<bool> may_come(tenant.start.spec.num_ranks, true);
+  if (key.named) may_come[rank.value] = false;
+  FailExecution(tenant, key, cause, std::move(may_come));
 }
 
 // Not the execution, if the operation is of streams that are `unsynchronised`: until they are all their calls have one
@@ -52,23 +51,21 @@ void Failures::FailLocally(Tenant& tenant, const OperationKey& key, const absl::
                            bool unsynchronised) {
   DropRowsOf(tenant, key, event_);
   Operation* operation = table_.Find(tenant, key);
-  std::set<Rank> may_come;
+  std::vector<bool> may_come(tenant.start.members.size());
   for (uint32_t r = 0; r < tenant.start.members.size(); ++r) {
-    if (!tenant.local(r)) continue;
     // A name's execution is this operation alone.
-    const bool may =
-        !key.named || operation == nullptr || operation->parts[r].state == PartState::kAbsent;
-    if (may) may_come.insert(Rank(r));
+    may_come[r] = tenant.local(r) && (!key.named || operation == nullptr ||
+                                      operation->parts[r].state == PartState::kAbsent);
   }
   if (operation != nullptr) phases_.Fail(*operation, cause);
-  if (!unsynchronised) FailExecution(tenant, key, cause, may_come);
+  if (!unsynchronised) FailExecution(tenant, key, cause, std::move(may_come));
 }
 
 // What waits for ranks in a failed execution would wait in vain; what all have announced goes on.
 void Failures::FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
-                             const std::set<Rank>& may_come) {
+                             std::vector<bool> may_come) {
   EndDirectOf(tenant);
-  if (!tenant.executions.Fail(key.execution, cause, may_come)) {
+  if (!tenant.executions.Fail(key.execution, cause, std::move(may_come))) {
     EndGeneration(tenant, absl::ResourceExhaustedError(absl::StrCat(
                               "more than ", kMaxFailedExecutions,
                               " failed executions are remembered for ranks that have not come, or "
@@ -76,9 +73,8 @@ void Failures::FailExecution(Tenant& tenant, const OperationKey& key, const absl
     return;
   }
   if (key.named) return;
-  for (Operation* operation : table_.FindUndecided(tenant)) {
-    if (operation->phase != Phase::kGathering) continue;
-    if (operation->key.named || operation->key.execution != key.execution) continue;
+  for (Operation* operation : table_.FindUndecided(tenant, key.execution)) {
+    if (operation->phase != Phase::kGathering || operation->key.named) continue;
     phases_.Fail(*operation, cause);
   }
 }

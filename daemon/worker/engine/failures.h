@@ -1,7 +1,7 @@
 // What a failure takes along: an operation, its execution, a generation, or the formation; on all workers alike.
 #pragma once
 
-#include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -75,7 +75,7 @@ class Failures {
   void FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                    bool unsynchronised);
   void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
-                     const std::set<Rank>& may_come);
+                     std::vector<bool> may_come);
   void EndWithPeers(Tenant& tenant, const absl::Status& cause, bool leader_spoke, bool report);
   void CancelMoves(const Tenant& tenant);
 

@@ -29,7 +29,7 @@ class Book : public ::testing::Test {
     return book_.Enter(Rank(rank), program, named, raw).status();
   }
   void Begin(uint32_t rank, uint64_t raw) { EXPECT_EQ(Enter(rank, raw), absl::OkStatus()); }
-  bool Fail(uint64_t number) { return book_.Fail({kA, number}, kBadInput, {Rank(0), Rank(1)}); }
+  bool Fail(uint64_t number) { return book_.Fail({kA, number}, kBadInput, {true, true}); }
   ExecutionHistory book_{2, {{.rank = Rank(1), .program = kB, .base = 10}}, kReformed};
 };
 
@@ -99,7 +99,7 @@ TEST_F(Book, AfterDivergenceNoRankIsToldOfWhatOthersBegan) {
 
 TEST_F(Book, ACauseIsGivenOnce) {
   Fail(1);
-  book_.Fail({kA, 1}, kLate, {Rank(0)});
+  book_.Fail({kA, 1}, kLate, {true, false});
   EXPECT_EQ(Enter(0, 1), kBadInput);
 }
 
@@ -191,7 +191,7 @@ TEST(ExecutionHistoryMemoryTest, WhatHasFailedCountsAndGoesWithTheGenerationWher
   ExecutionHistory history(2, {}, kReformed);
   history.JoinShare(uid);
   uint64_t n = 0;
-  while (history.Fail({kA, n}, absl::AbortedError(std::string(1000, 'x')), {Rank(1)})) ++n;
+  while (history.Fail({kA, n}, absl::AbortedError(std::string(1000, 'x')), {false, true})) ++n;
   EXPECT_LT(n, 200u);
   history.EndGeneration(kLate);
   EXPECT_EQ(history.num_failed_remembered(), 0u);
