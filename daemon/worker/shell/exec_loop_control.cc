@@ -9,6 +9,7 @@
 #include "daemon/packet/packet.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/exec_loop.h"
+#include "daemon/worker/shell/turn_budget.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -18,11 +19,16 @@ namespace {
 // What a snapshot leaves of its message for figures between ranks: waits are told before routes, and of a group all or none.
 constexpr size_t kSnapshotSlack = 4096;
 constexpr size_t kReasonBytes = 512;
+// A turn of epd's messages: sessions that come and go as fast as they can make others' calls wait for no more.
+constexpr int kControlMessagesOfTurn = 64;
+constexpr absl::Duration kControlTimeOfTurn = absl::Milliseconds(1);
 
 }  // namespace
 
+// What is left stays in the socket, which epoll reports until it is empty (no EPOLLET): the loop does not sleep on it.
 void ExecLoop::ReadControl() {
-  while (status_.ok()) {
+  TurnBudget turn(kControlMessagesOfTurn, kControlTimeOfTurn, Now());
+  while (status_.ok() && turn.Takes(Now())) {
     absl::StatusOr<std::optional<EpdMessage>> message = epd_.Receive();
     if (absl::IsInvalidArgument(message.status())) {
       LeaveOut(message.status().message());

@@ -10,6 +10,7 @@
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
 #include "daemon/worker/shell/thread_slice.h"
+#include "daemon/worker/shell/turn_budget.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
 namespace epd {
@@ -107,6 +108,21 @@ TEST(DevicePauseTest, IsASmallPartOfTheTimeThatHasPassed) {
   EXPECT_EQ(DevicePause(absl::Seconds(1), 8, 2), absl::Microseconds(20));
   EXPECT_EQ(DevicePause(absl::InfiniteDuration(), 8, 2), absl::Microseconds(20));
   EXPECT_EQ(DevicePause(absl::ZeroDuration(), 2, 2), absl::Microseconds(20)) << "cores are short";
+}
+
+TEST(TurnBudgetTest, ATurnEndsAfterSoManyOrSoLongAndHasAtLeastOne) {
+  const absl::Time now = absl::UnixEpoch();
+  const absl::Duration longest = absl::Milliseconds(1);
+  TurnBudget many(3, longest, now);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(many.Takes(now)) << i;
+  EXPECT_FALSE(many.Takes(now));
+  TurnBudget slow(3, longest, now);
+  EXPECT_TRUE(slow.Takes(now + longest)) << "the first one, however late";
+  EXPECT_FALSE(slow.Takes(now + longest));
+  TurnBudget in_time(3, longest, now);
+  EXPECT_TRUE(in_time.Takes(now));
+  EXPECT_TRUE(in_time.Takes(now + longest - absl::Nanoseconds(1)));
+  EXPECT_FALSE(in_time.Takes(now + longest));
 }
 
 TEST(WakeInTimeTest, TheThreadsTimersSlipByAMicrosecond) {
