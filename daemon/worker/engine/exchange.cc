@@ -250,6 +250,14 @@ void Exchange::Take(const Submission& submission, const shm::SlotRequest& reques
   FinishEvent();
 }
 
+size_t Exchange::NumParts(const shm::SlotRequest& request) const {
+  const bool announces = request.step == shm::Step::kAnnounce ||
+                         request.step == shm::Step::kAnnounceStaged ||
+                         request.step == shm::Step::kStreamAnnounce;
+  const Tenant* tenant = announces ? parts_->tenants.FindFor(request) : nullptr;
+  return tenant == nullptr ? 1 : tenant->start.members.size();
+}
+
 void Exchange::StreamsIdle(GroupId group, Formation formation, absl::Time now) {
   parts_->event.now = now;
   Tenant* tenant = parts_->tenants.Find(group, formation);

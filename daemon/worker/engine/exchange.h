@@ -99,6 +99,9 @@ class Exchange {
   void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now,
             bool met = false);
 
+  // How many ranks' parts an announce may touch; 1 of any other step.
+  size_t NumParts(const shm::SlotRequest& request) const;
+
   // Answers AwaitDirect.
   void DirectIdle(GroupId group, Formation formation, absl::Time now);
   // Answers AwaitStreams.

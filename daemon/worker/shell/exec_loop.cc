@@ -183,10 +183,12 @@ bool ExecLoop::HasStreams() const {
 bool ExecLoop::ScanSessions() {
   int taken = 0;
   absl::Time now;
-  const SessionSlots::Taker take = [&](const Submission& submission,
-                                       const shm::SlotRequest& request) {
+  const SessionScan::Taker take = [&](const Submission& submission,
+                                      const shm::SlotRequest& request) {
     if (taken++ == 0) now = Now();
+    const size_t num_parts = exchange_.NumParts(request);
     performer_.Take(submission, request, now);
+    return num_parts;
   };
   for (const EvictSession& unserved : scan_.Take(take)) performer_.Evict(unserved);
   if (taken > 0) performer_.RunAll(now);

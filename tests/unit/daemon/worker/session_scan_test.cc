@@ -113,6 +113,7 @@ class SessionScanTest : public testing::Test {
       from.push_back(submission.session.value);
       const bool first = taken_[submission.session.value].insert(submission.slot).second;
       EXPECT_TRUE(first) << "slot " << submission.slot << " was taken twice";
+      return parts_of_each_;
     });
     for (const EvictSession& session : unserved) unserved_.push_back(session);
     return from;
@@ -123,6 +124,7 @@ class SessionScanTest : public testing::Test {
   std::map<uint64_t, std::unique_ptr<Client>> clients_;
   SessionTable sessions_;
   SessionScan scan_;
+  size_t parts_of_each_ = 1;
   std::map<uint64_t, std::set<uint32_t>> taken_;
   std::vector<EvictSession> unserved_;
 };
@@ -150,6 +152,18 @@ TEST_F(SessionScanTest, ATurnEndsAndTheNextOneGoesOnWithTheNextSession) {
     ASSERT_LE(from.size(), size_t{SessionScan::kTakenOfTurn + kTurn});
     const std::set<uint64_t> of_turn(from.begin(), from.end());
     for (const uint64_t session : of_turn) ASSERT_TRUE(seen.insert(session).second);
+  }
+}
+
+// Announces of groups of 1,024 ranks: to open an operation of one costs what its ranks do.
+TEST_F(SessionScanTest, ATurnTakesFewerSubmissionsOfLargeGroups) {
+  for (int i = 0; i < 8; ++i) Add().ArmAll();
+  for (const size_t num_ranks : {1u, 64u, 1024u, 4096u}) {
+    parts_of_each_ = num_ranks;
+    const size_t at_most = SessionScan::kPartsOfTurn / num_ranks;
+    const size_t taken = Turn().size();
+    EXPECT_LE(taken, std::min<size_t>(at_most, SessionScan::kTakenOfTurn) + kTurn) << num_ranks;
+    EXPECT_GE(taken, std::min<size_t>(at_most, SessionScan::kTakenOfTurn)) << num_ranks;
   }
 }
 
