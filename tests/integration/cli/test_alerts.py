@@ -255,8 +255,8 @@ def test_staging_that_is_full_held_or_waited_for_is_alerted(epd, watch, hung_ran
 
 
 def test_an_epd_that_does_not_move_while_it_is_scraped_is_alerted(tmp_path, monkeypatch):
-    library, hang = tmp_path / "hanging_fallocate.so", tmp_path / "hang"
-    source = _HERE / "hanging_fallocate.c"
+    library, hang = tmp_path / "hanging_pages.so", tmp_path / "hang"
+    source = _HERE / "hanging_pages.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     with contextlib.ExitStack() as stack:
         with monkeypatch.context() as environment:

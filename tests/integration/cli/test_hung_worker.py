@@ -11,9 +11,9 @@ import wait
 from hung_rank import HungRank
 from running_epd import RunningEpd
 
-_SOURCE = pathlib.Path(__file__).with_name("hanging_fallocate.c")
-# The exec thread, which makes pages of staging for an operation, in the call that does not return.
-_FUNCTIONS = ("fallocate", "epd::MemfdArenas::", "epd::ExecLoop::")
+_SOURCE = pathlib.Path(__file__).with_name("hanging_pages.c")
+# The exec thread, which makes the pages of op slots before it touches them, in the call that does not return.
+_FUNCTIONS = ("madvise", "epd::SessionSlots::", "epd::ExecLoop::")
 # From epd's death on a worker that does not move is there for so long at most.
 _END_SECONDS = 40
 
@@ -21,7 +21,7 @@ _END_SECONDS = 40
 @pytest.fixture
 def hang(tmp_path, monkeypatch) -> pathlib.Path:
     """Once this file is there, who asks the kernel for pages hangs."""
-    library = tmp_path / "hanging_fallocate.so"
+    library = tmp_path / "hanging_pages.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-g", "-o", library, _SOURCE], check=True)
     monkeypatch.setenv("LD_PRELOAD", str(library))
     monkeypatch.setenv("EPD_TEST_HANG", str(tmp_path / "hang"))
