@@ -16,11 +16,6 @@
 namespace epd {
 namespace {
 
-// What is moved on the thread that answers everybody, in bytes that are read or written: others wait 0.2 ms for so much ...
-constexpr uint64_t kAtOnce = uint64_t{1} << 20;
-// ... and lose some tenth of that thread's time to so much a second.
-constexpr uint64_t kAtOncePerSecond = uint64_t{512} << 20;
-
 // A gather reads a row for each route of a token.
 uint64_t WorkOf(const MoveJob& job) {
   const uint64_t routes = shm::Scatters(job.kind) ? 1 : std::max<uint64_t>(job.top_k, 1);
@@ -44,18 +39,11 @@ absl::StatusOr<std::unique_ptr<ArenaSet>> CpuBackend::CreateArenas(
   return MemfdArenas::Plan(num_arenas, arena_bytes, landing_of_arena);
 }
 
-bool CpuBackend::TakeAllowance(uint64_t work, absl::Time now) {
-  const double since = absl::ToDoubleSeconds(now - std::exchange(allowed_at_, now));
-  allowance_ = std::min<double>(kAtOnce, allowance_ + std::max(since, 0.0) * kAtOncePerSecond);
-  if (static_cast<double>(work) > allowance_) return false;
-  allowance_ -= static_cast<double>(work);
-  return true;
-}
-
 void CpuBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                            absl::Time now) {
   auto& memfds = static_cast<MemfdArenas&>(arenas);
-  if (TakeAllowance(WorkOf(job), now)) {
+  if (const uint64_t work = WorkOf(job); work <= at_once_.Left(now)) {
+    at_once_.Take(work);
     moved_.push_back({id, MoveRowsOnCpu(memfds, group, job)});
     return;
   }

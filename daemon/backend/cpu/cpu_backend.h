@@ -1,6 +1,7 @@
 // The CPU backend: memfd arenas and the vectorised kernels.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cpu/move_thread.h"
+#include "daemon/core/allowance.h"
 
 namespace epd {
 
@@ -34,12 +36,14 @@ class CpuBackend : public Backend {
 
  private:
   CpuBackend() = default;
-  // Whether so much may be moved at once.
-  bool TakeAllowance(uint64_t work, absl::Time now);
+
+  // What is moved on the thread that answers everybody, in bytes that are read or written: others wait 0.2 ms for so much, and
+  // that thread has some tenth less time for so much a second.
+  static constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  static constexpr uint64_t kAtOncePerSecond = uint64_t{512} << 20;
 
   std::vector<MovedRows> moved_;  // On this thread.
-  double allowance_ = 0;          // Bytes, at allowed_at_.
-  absl::Time allowed_at_ = absl::InfinitePast();
+  Allowance at_once_{kAtOnce, kAtOncePerSecond};
   MoveThread move_thread_;
 };
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/shared_memory/pages.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
@@ -34,19 +35,16 @@ bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
   return result == 0;
 }
 
-// The same without the file's lock, which a client can hold for as long as it likes: it may write to the file while this
-// waits for it.
+// The same of a file that a client has: it can hold the file's lock for as long as it likes.
 bool AllocateUnlocked(int fd, uint64_t offset, uint64_t bytes) {
   void* const piece = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
                            static_cast<off_t>(offset));
   if (piece == MAP_FAILED) return false;
-  const int failed = EPD_FAILPOINT_CALL("worker.arena.no_space", ENOSPC,
-                                        madvise(piece, bytes, MADV_POPULATE_WRITE));
-  const int error = failed != 0 ? errno : 0;
+  const int error =
+      EPD_FAILPOINT_FAILS("worker.arena.no_space") ? ENOSPC : PopulatePages(piece, bytes);
   munmap(piece, bytes);
-  // A kernel before Linux 5.14.
   if (error == EINVAL) return Allocate(fd, offset, bytes);
-  errno = error == EFAULT ? ENOSPC : error;
+  errno = error;
   return error == 0;
 }
 

@@ -95,8 +95,9 @@ struct AnswerSubmission {
   uint32_t direct_generation = 0;  // Filled in by who carries it out.
 };
 
-// Make memory for [offset, offset + bytes) in all arenas of a set, after the `trims` of this effect and of those before it;
-// report it with Exchange::PagesCommitted, now or later. Until then the region stays the operation's.
+// Make memory for [offset, offset + bytes) in all arenas of a set, as far as there is room in the pool's budget beside what
+// `trims`, and those before them, have not given back yet; report it with Exchange::PagesCommitted, now or later. Until then
+// the region stays the operation's.
 struct CommitPages {
   OperationId operation;
   Region range;
@@ -114,7 +115,7 @@ struct CreateArenas {
   std::string backend;  // Of the groups that use them; "auto": the worker's first.
 };
 
-// Drop the arenas; no operation uses them any more. Their pages are back before any are made for who asks later.
+// Drop the arenas; no operation uses them any more.
 struct DropArenas {
   ArenaSetId set;
 };

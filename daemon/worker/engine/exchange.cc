@@ -251,10 +251,7 @@ void Exchange::Take(const Submission& submission, const shm::SlotRequest& reques
 }
 
 size_t Exchange::NumParts(const shm::SlotRequest& request) const {
-  const bool announces = request.step == shm::Step::kAnnounce ||
-                         request.step == shm::Step::kAnnounceStaged ||
-                         request.step == shm::Step::kStreamAnnounce;
-  const Tenant* tenant = announces ? parts_->tenants.FindFor(request) : nullptr;
+  const Tenant* tenant = shm::IsAnnounce(request.step) ? parts_->tenants.FindFor(request) : nullptr;
   return tenant == nullptr ? 1 : tenant->start.members.size();
 }
 

@@ -10,16 +10,9 @@ namespace epd {
 
 RouteCounter::Slice RouteCounter::Allow(const CountRoutes& prepare, int num_arenas, absl::Time now,
                                         const Routes& routes) {
-  Allowance& allowance = of_uid_[prepare.uid];
-  const absl::Duration since =
-      std::clamp(now - allowance.at, absl::ZeroDuration(), absl::Seconds(1));
-  const auto more = static_cast<uint64_t>(absl::ToDoubleSeconds(since) * kPerSecond);
-  if (more > 0) {
-    allowance.left = std::min(allowance.left + more, kBurst);
-    allowance.at = now;
-  }
+  Allowance& allowance = of_uid_.try_emplace(prepare.uid, kBurst, kPerSecond).first->second;
   const uint64_t cost_of_expert = static_cast<uint64_t>(num_arenas) + kCostOfExpert;
-  const uint64_t max_experts = std::max<uint64_t>(allowance.left / cost_of_expert, 1);
+  const uint64_t max_experts = std::max<uint64_t>(allowance.Left(now) / cost_of_expert, 1);
   const uint64_t num_experts = prepare.num_experts;
   const uint64_t num_slices = (num_experts + max_experts - 1) / max_experts;
   // Not in turn: a model's layers prepare in turn, too, and each would be seen in the same slices again and again.
@@ -27,7 +20,7 @@ RouteCounter::Slice RouteCounter::Allow(const CountRoutes& prepare, int num_aren
   const Slice slice{.begin = static_cast<uint32_t>(at * num_experts / num_slices),
                     .end = static_cast<uint32_t>((at + 1) * num_experts / num_slices),
                     .weight = num_slices};
-  allowance.left -= std::min(allowance.left, (slice.end - slice.begin) * cost_of_expert);
+  allowance.Take((slice.end - slice.begin) * cost_of_expert);
   return slice;
 }
 

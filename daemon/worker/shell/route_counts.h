@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
+#include "daemon/core/allowance.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/worker/engine/effects.h"
 
@@ -37,10 +38,6 @@ class RouteCounter {
              absl::Time now, Routes& routes);
 
  private:
-  struct Allowance {
-    uint64_t left = kBurst;
-    absl::Time at = absl::InfinitePast();  // When there was so much.
-  };
   // Experts [begin, end), each of which stands for `weight`.
   struct Slice {
     uint32_t begin = 0;
