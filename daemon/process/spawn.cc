@@ -15,12 +15,12 @@
 namespace epd {
 
 absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::string>& args,
-                            int fd3) {
+                            int fd3, const std::string& name) {
   if (access(path.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("cannot run '", path, "': ", std::strerror(errno),
                                             "; set --worker to the epd-worker binary"));
   }
-  std::vector<char*> argv = {const_cast<char*>(path.c_str())};
+  std::vector<char*> argv = {const_cast<char*>(name.empty() ? path.c_str() : name.c_str())};
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
 

@@ -14,12 +14,13 @@ struct Child {
   UniqueFd pidfd;  // Readable once the child has ended.
 };
 
-// Starts `path` with standard input, output and error inherited, `fd3` as descriptor 3, and no
+// Starts `path`, as what `ps` calls `name` (empty: the path), with standard input, output and error inherited, `fd3` as descriptor 3, and no
 // other descriptor; in its own process group, so that a terminal's Ctrl-C reaches only epd, which
 // ends it in order.
 //   NOT_FOUND           the binary is missing or not executable
 //   RESOURCE_EXHAUSTED  no process, memory or descriptor to be had
-absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::string>& args, int fd3);
+absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::string>& args, int fd3,
+                            const std::string& name = "");
 
 // Takes the exit status of a child that has ended, in words: "exited with status 1", "killed by
 // signal 9 (Killed)". Empty: it still runs.

@@ -1,5 +1,6 @@
 #include "daemon/shared_memory/page_process.h"
 
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -90,6 +91,7 @@ absl::StatusOr<int> ReceivePageAnswer(int socket) {
 }
 
 int PageProcessMain(int socket) {
+  prctl(PR_SET_NAME, kPageProcessName);
   for (;;) {
     Order order;
     Descriptors descriptors;

@@ -12,6 +12,7 @@ namespace epd {
 
 // epd-worker's mode; descriptor 3 is the socket (SOCK_SEQPACKET) on which orders come.
 inline constexpr char kPageProcessFlag[] = "--pages";
+inline constexpr char kPageProcessName[] = "epd-pages";  // For ps.
 
 // An order names so many ranges at most, each with its descriptor.
 inline constexpr size_t kMaxPagesOfOrder = 64;

@@ -17,12 +17,21 @@
 namespace epd {
 namespace {
 
-// Of users of which nothing is to be done; a process more is started in a millisecond.
-constexpr size_t kMaxIdle = 8;
+// Sessions that end at once need one process of their user; a start takes 13 ms of CPU time.
+constexpr absl::Duration kRests = absl::Milliseconds(300);
 // An order is some thousand pages: a millisecond, or some where the machine is busy.
 constexpr absl::Duration kLate = absl::Seconds(1);
 // In one task: then something ends each of them.
 constexpr int kMaxEnds = 2;
+// epoll's data of a process's end; else a uid.
+constexpr uint64_t kEnds = UINT64_MAX;
+
+bool Watch(int epoll, int fd, uint64_t data) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = data;
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
 
 }  // namespace
 
@@ -39,14 +48,13 @@ bool PageProcesses::StartProcess(uint32_t uid, Process& process) {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
   UniqueFd ours(pair[0]);
   const UniqueFd theirs(pair[1]);
-  absl::StatusOr<Child> child = Spawn(program_, {kPageProcessFlag}, theirs.get());
+  absl::StatusOr<Child> child = Spawn(program_, {kPageProcessFlag}, theirs.get(), kPageProcessName);
   if (!child.ok()) return false;
   process.child = *std::move(child);
   process.socket = std::move(ours);
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = uid;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, process.socket.get(), &event) == 0) return true;
+  if (Watch(epoll_.get(), process.socket.get(), uid) &&
+      Watch(epoll_.get(), process.child.pidfd.get(), kEnds))
+    return true;
   Drop(process);
   return false;
 }
@@ -54,16 +62,26 @@ bool PageProcesses::StartProcess(uint32_t uid, Process& process) {
 void PageProcesses::Drop(Process& process) {
   if (!process.socket.valid()) return;
   process.socket.reset();
-  process.late = absl::InfiniteFuture();
+  process.late = process.goes = absl::InfiniteFuture();
   ended_.push_back(std::move(process.child));
 }
 
-void PageProcesses::Prepare(uint32_t uid) {
+void PageProcesses::Hold(uint32_t uid) {
   Process& process = processes_[uid];
-  if (StartProcess(uid, process) && process.tasks.empty()) {
-    std::erase(idle_, uid);
-    idle_.push_back(uid);
-  }
+  process.is_held = true;
+  process.goes = absl::InfiniteFuture();
+  StartProcess(uid, process);
+}
+
+void PageProcesses::Release(uint32_t uid, absl::Time now) {
+  const auto found = processes_.find(uid);
+  if (found == processes_.end()) return;
+  found->second.is_held = false;
+  Rest(found->second, now);
+}
+
+void PageProcesses::Rest(Process& process, absl::Time now) {
+  if (process.tasks.empty() && !process.is_held) process.goes = now + kRests;
 }
 
 void PageProcesses::Add(uint32_t uid, Task task, absl::Time now) {
@@ -72,7 +90,7 @@ void PageProcesses::Add(uint32_t uid, Task task, absl::Time now) {
   Process& process = processes_[uid];
   process.tasks.push_back(std::move(task));
   if (process.tasks.size() > 1) return;
-  std::erase(idle_, uid);
+  process.goes = absl::InfiniteFuture();
   Send(uid, process, now);
 }
 
@@ -99,8 +117,7 @@ void PageProcesses::Send(uint32_t uid, Process& process, absl::Time now) {
     Drop(process);
     if (++process.num_ends >= kMaxEnds) DoHere(uid, process, std::string(sent.message()));
   }
-  if (process.socket.valid()) idle_.push_back(uid);
-  EndIdle();
+  Rest(process, now);
 }
 
 void PageProcesses::Receive(uint32_t uid, Process& process, absl::Time now) {
@@ -113,9 +130,8 @@ void PageProcesses::Receive(uint32_t uid, Process& process, absl::Time now) {
     return Send(uid, process, now);
   }
   Drop(process);
-  std::erase(idle_, uid);
   process.num_sent = process.num_answered;
-  if (process.tasks.empty()) return;
+  if (process.tasks.empty()) return Rest(process, now);
   if (++process.num_ends >= kMaxEnds) DoHere(uid, process, "its process ends each time");
   Send(uid, process, now);
 }
@@ -145,17 +161,23 @@ std::vector<PageProcesses::Done> PageProcesses::TakeDone(absl::Time now) {
   epoll_event events[kAtOnce];
   const int count = epoll_.valid() ? epoll_wait(epoll_.get(), events, kAtOnce, 0) : 0;
   for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kEnds) continue;  // See Reap.
     const auto uid = static_cast<uint32_t>(events[i].data.u64);
     const auto found = processes_.find(uid);
     if (found != processes_.end() && found->second.socket.valid()) Receive(uid, found->second, now);
   }
-  EndIdle();
   Reap();
   num_open_ -= done_.size();
   return std::exchange(done_, {});
 }
 
 void PageProcesses::Tick(absl::Time now) {
+  for (auto it = processes_.begin(); it != processes_.end();) {
+    const auto of_uid = it++;
+    if (now < of_uid->second.goes) continue;
+    Drop(of_uid->second);
+    processes_.erase(of_uid);
+  }
   for (auto& [uid, process] : processes_) {
     if (now < process.late) continue;
     process.late = absl::InfiniteFuture();
@@ -169,17 +191,8 @@ void PageProcesses::Tick(absl::Time now) {
 
 absl::Time PageProcesses::next_deadline() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [unused, process] : processes_) next = std::min(next, process.late);
+  for (const auto& [unused, process] : processes_) next = std::min({next, process.late, process.goes});
   return next;
-}
-
-void PageProcesses::EndIdle() {
-  while (idle_.size() > kMaxIdle) {
-    const auto found = processes_.find(idle_.front());
-    idle_.pop_front();
-    Drop(found->second);
-    processes_.erase(found);
-  }
 }
 
 void PageProcesses::Reap() {
@@ -189,7 +202,6 @@ void PageProcesses::Reap() {
 void PageProcesses::End(absl::Duration limit) {
   for (auto& [unused, process] : processes_) Drop(process);
   processes_.clear();
-  idle_.clear();
   num_open_ = done_.size();
   const absl::Time until = absl::Now() + limit;
   for (Reap(); !ended_.empty() && absl::Now() < until; Reap())

@@ -42,15 +42,16 @@ class PageProcesses {
   // Readable when TakeDone may have something new; -1 before Start.
   int ready_fd() const { return epoll_.get(); }
 
-  // So that the user's process is there when it is needed.
-  void Prepare(uint32_t uid);
+  // The user's process is there and stays until Release, so that nobody waits for its start.
+  void Hold(uint32_t uid);
+  void Release(uint32_t uid, absl::Time now);
   // Where no process can be had, it is done here, with a warning.
   void Add(uint32_t uid, Task task, absl::Time now);
   std::vector<Done> TakeDone(absl::Time now);
   bool has_done() const { return !done_.empty(); }
   size_t num_open() const { return num_open_; }  // Tasks that TakeDone has not named yet.
 
-  // Looks who is late, which is said once of each.
+  // Looks who is late, which is said once of each, and lets processes go of which nothing was asked for a while.
   void Tick(absl::Time now);
   absl::Time next_deadline() const;
   std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
@@ -67,6 +68,8 @@ class PageProcesses {
     size_t num_answered = 0;  // Of them.
     int num_ends = 0;         // Of processes, in the first task.
     absl::Time late = absl::InfiniteFuture();
+    bool is_held = false;
+    absl::Time goes = absl::InfiniteFuture();  // Where nothing is asked of it before.
   };
   bool StartProcess(uint32_t uid, Process& process);
   void Drop(Process& process);
@@ -75,13 +78,12 @@ class PageProcesses {
   void Receive(uint32_t uid, Process& process, absl::Time now);
   void FinishFirst(Process& process, int error);
   void DoHere(uint32_t uid, Process& process, const std::string& why);
-  void EndIdle();
+  void Rest(Process& process, absl::Time now);
   void Reap();
 
   const std::string program_;
   UniqueFd epoll_;
   std::map<uint32_t, Process> processes_;  // By uid.
-  std::deque<uint32_t> idle_;              // The one that has been idle for longest first.
   std::vector<Child> ended_;               // To be reaped.
   std::vector<Done> done_;
   size_t num_open_ = 0;

@@ -34,7 +34,7 @@ void ArenaTable::Create(const CreateArenas& effect, Backend& backend) {
   entry.uid = effect.uid;
   const auto user = users_.try_emplace(effect.uid, budget_).first;
   user->second.work.Add(effect.set, effect.num_arenas);
-  if (!IsOnDevice(backend.name())) processes_.Prepare(effect.uid);
+  if (!IsOnDevice(backend.name())) processes_.Hold(effect.uid);
   if (entry.set->MakeSome()) unmade_.push_back(effect.set);
 }
 
@@ -105,7 +105,11 @@ void ArenaTable::BeginAll(absl::Time now) {
       if (next.has_value()) Begin(uid, user, *next, now);
     }
   }
-  std::erase_if(users_, [](const auto& user) { return !user.second.work.has_sets(); });
+  std::erase_if(users_, [&](const auto& user) {
+    const bool gone = !user.second.work.has_sets();
+    if (gone) processes_.Release(user.first, now);
+    return gone;
+  });
 }
 
 void ArenaTable::TakeDone(absl::Time now) {

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 import false_alarms
 import wait
+import worker_processes
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -95,10 +96,10 @@ class Daemon:
             return probe.connect_ex(self.socket) == 0
 
     def worker_pid(self) -> int:
-        """The worker's pid: epd's only child."""
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        wait.until(lambda: children.read_text().split(), "epd has a worker", START_SECONDS)
-        return int(children.read_text().split()[0])
+        wait.until(
+            lambda: worker_processes.of(self.process.pid), "epd has a worker", START_SECONDS
+        )
+        return worker_processes.of(self.process.pid)[0]
 
     def listen_address(self) -> str:
         """host:port of its gRPC, once it serves."""

@@ -29,17 +29,17 @@ class _Run:
 
 
 _A_WORKER_DIES = """
-import os, pathlib, signal, time
+import os, signal, time
 import jax.numpy as jnp
+import worker_processes
 from epd.jax import EpLayerConfig, Group
 group = Group.join("loop", ranks=1, rank=0, num_experts=2, max_tokens_per_rank=4, recv_capacity_per_rank=8, hidden_dim=8)
 prepare = jax.jit(lambda idx: group.prepare(EpLayerConfig(top_k=1), idx)[1])
 idx = jnp.zeros((3, 1), jnp.int32)
 assert repeated(prepare, idx) == 3
-epd = os.environ["EPD_TEST_EPD_PID"]
+epd = int(os.environ["EPD_TEST_EPD_PID"])
 def kill_the_worker():
-    worker = pathlib.Path(f"/proc/{epd}/task/{epd}/children").read_text().split()[0]
-    os.kill(int(worker), signal.SIGKILL)
+    os.kill(worker_processes.of(epd)[0], signal.SIGKILL)
 kill_the_worker()
 assert repeated(prepare, idx) == 3
 epoch = group.epoch

@@ -139,8 +139,8 @@ class Node:
         children = _children_of(self.process.pid)
         name = f"n{self._index}"
         held = {f"{name} epd": held_by(self.process.pid), f"{name} processes": (len(children),)}
-        for child in children[:1]:
-            held[f"{name} worker"] = held_by(child)
+        if worker := self.worker_pid():
+            held[f"{name} worker"] = held_by(worker)
         return held
 
     def stop(self) -> int:

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import pathlib
 import signal
 import time
 
@@ -11,6 +10,7 @@ import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+import worker_processes
 from epd.jax import primitives
 from world import World, fails
 
@@ -290,12 +290,12 @@ def check_repeated_bootstraps_leave_no_descriptors(world: World):
 
 
 def _worker_pid() -> int:
-    epd = os.environ["EPD_TEST_EPD_PID"]
+    epd = int(os.environ["EPD_TEST_EPD_PID"])
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        children = pathlib.Path(f"/proc/{epd}/task/{epd}/children").read_text().split()
-        if children:
-            return int(children[0])
+        workers = worker_processes.of(epd)
+        if workers:
+            return workers[0]
         time.sleep(0.02)
     raise AssertionError("epd has no worker")
 

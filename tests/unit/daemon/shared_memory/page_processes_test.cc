@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -77,7 +78,7 @@ class PageProcessesTest : public testing::Test {
   // Starts the process of `uid`.
   int ProcessOf(uint32_t uid) {
     const std::set<int> before = Children();
-    processes_.Prepare(uid);
+    processes_.Hold(uid);
     for (const int pid : Children()) {
       if (!before.contains(pid)) return pid;
     }
@@ -133,6 +134,7 @@ TEST_F(PageProcessesTest, NobodyWaitsForAnotherUsersAndWhoIsLateIsSaid) {
   const UniqueFd one = Memfd();
   const UniqueFd other = Memfd();
   Make(1, 1, one, 1);
+  processes_.Hold(2);
   for (uint64_t id = 2; id < 5; ++id) {
     Make(2, id, other, id);
     EXPECT_THAT(Await(), ElementsAre(id));
@@ -160,17 +162,31 @@ TEST_F(PageProcessesTest, OneThatIsKilledIsReplacedAndNothingIsLost) {
   EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
 }
 
-TEST_F(PageProcessesTest, ThoseOfManyUsersEndOnceTheyAreIdle) {
+TEST_F(PageProcessesTest, OneOfWhichNothingIsAskedForAWhileEndsUnlessItIsHeld) {
   const UniqueFd fd = Memfd();
-  for (uint32_t uid = 0; uid < 20; ++uid) {
+  const int held = ProcessOf(1);
+  for (uint32_t uid = 1; uid < 5; ++uid) {
     Make(uid, uid, fd, 1);
     EXPECT_THAT(Await(), ElementsAre(uid));
   }
-  for (int ms = 0; ms < 10'000 && Children().size() > 8; ++ms) {
-    processes_.TakeDone(now_);
-    absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(Children().size(), 4u);
+  const absl::Time goes = processes_.next_deadline();
+  EXPECT_LE(goes, now_ + absl::Seconds(1));
+  processes_.Tick(goes - absl::Milliseconds(1));
+  EXPECT_EQ(Children().size(), 4u);
+  processes_.Tick(goes);
+  EXPECT_EQ(processes_.next_deadline(), absl::InfiniteFuture());
+  // Their ends are seen without anything being asked.
+  for (int ms = 0; ms < 10'000 && Children().size() > 1; ++ms) {
+    pollfd ready = {.fd = processes_.ready_fd(), .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, 1) > 0) processes_.TakeDone(now_);
   }
-  EXPECT_EQ(Children().size(), 8u);
+  EXPECT_THAT(Children(), ElementsAre(held));
+  processes_.Release(1, now_);
+  EXPECT_LT(processes_.next_deadline(), absl::InfiniteFuture());
+  processes_.Hold(1);
+  EXPECT_EQ(processes_.next_deadline(), absl::InfiniteFuture());
+  EXPECT_THAT(Children(), ElementsAre(held));
 }
 
 class WithoutProcesses : public PageProcessesTest {
