@@ -94,6 +94,7 @@ void OperationPhases::StartMove(Operation& operation) {
   parts_.event.Add(MoveRows{.operation = operation.id,
                             .group = tenant.start.group,
                             .formation = tenant.start.formation,
+                            .uid = tenant.uid,
                             .set = tenant.set,
                             .job = std::move(job)});
 }
@@ -253,6 +254,8 @@ void OperationPhases::Fail(Operation& operation, const absl::Status& cause) {
   parts_.figures.Decided(operation, cause.code());
   parts_.table.GiveUpKey(operation);
   parts_.event.Add(DecideRecord{.operation = operation.id, .status = cause});
+  if (operation.moving && !tenant.by_communicator())
+    parts_.event.Add(CancelMove{.operation = operation.id, .set = tenant.set});
   CloseWire(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (!tenant.local(r)) operation.parts[r].state = PartState::kDone;
