@@ -160,7 +160,7 @@ void OperationPhases::FinishPart(Operation& operation, uint32_t rank) {
   Part& part = operation.parts[rank];
   EndTrace(part, operation.cause.code());
   part.state = PartState::kDone;
-  const SessionId session = operation.tenant->start.members[rank].session;
+  const SessionId session = operation.tenant->sessions[rank];
   if (part.site.has_value()) parts_.sites.Leave({session, *part.site});
   parts_.table.PartIsOver(session);
 }
@@ -319,7 +319,7 @@ void OperationPhases::EvictHolders(Operation& operation) {
   const Tenant& tenant = *operation.tenant;
   for (Rank rank : operation.WaitingFor()) {
     parts_.event.Add(EvictSession{
-        .session = tenant.start.members[rank.value].session,
+        .session = tenant.sessions[rank.value],
         .cause = absl::DeadlineExceededError(absl::StrCat(
             "group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value, " ",
             NameRanks(tenant, {rank}, "pulled"), ": holds the staging of ", operation.Describe(),
