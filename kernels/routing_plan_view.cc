@@ -91,8 +91,8 @@ KernelError CheckExpected(const ViewPlanArgs& args, const PlanHeader& header) {
 }
 
 // A checksum says that nothing changed, not that the numbers make sense.
-KernelError CheckPlanCounts(const RoutingPlanView& view) {
-  KernelError error = CheckCounts(view.spec, view.counts);
+KernelError CheckPlanCounts(const RoutingPlanView& view, const CountReader& counts) {
+  KernelError error = counts.Check();
   if (error.ok()) {
     std::int64_t routes = 0;
     for (std::int32_t e = 0; e < view.spec.num_experts; ++e) {
@@ -126,6 +126,12 @@ RoutingPlanView MakeView(const ViewPlanArgs& args, const PlanHeader& header) {
   return view;
 }
 
+PlanHeader HeaderOf(const ViewPlanArgs& args) {
+  PlanHeader header;
+  std::memcpy(&header, args.plan, sizeof(header));
+  return header;
+}
+
 KernelError CheckArgs(const ViewPlanArgs& args) {
   if (const KernelError error = CheckRoutingSpec(args.spec); !error.ok()) return error;
   if (args.plan == nullptr) return MissingArgument("handle_mem");
@@ -144,40 +150,45 @@ KernelError CheckArgs(const ViewPlanArgs& args) {
 
 PlanReader::PlanReader(const ViewPlanArgs& args) : args_(args) {
   error_ = CheckArgs(args);
-  if (!error_.ok()) return;
-  PlanHeader header;
-  std::memcpy(&header, args.plan, sizeof(header));
-  error_ = CheckHeader(args, header, &used_bytes_);
+  if (error_.ok()) error_ = CheckHeader(args, HeaderOf(args), &used_bytes_);
 }
 
 bool PlanReader::Some(std::size_t bytes) {
   if (!error_.ok()) return false;
+  if (counts_.has_value()) return counts_->Some(bytes);
   const std::size_t left = used_bytes_ - summed_bytes_;
   const std::size_t now = std::min(left, std::max<std::size_t>(bytes / 8, 1) * 8);
   const auto first = static_cast<std::int64_t>(summed_bytes_ / 8);
   summed_bytes_ += now;
   sum_ += SumPlanWords(args_.plan, summed_bytes_, first, 1);
-  return summed_bytes_ < used_bytes_;
+  if (summed_bytes_ < used_bytes_) return true;
+  error_ = CheckSum();
+  if (!error_.ok()) return false;
+  counts_.emplace(args_.spec, MakeView(args_, HeaderOf(args_)).counts);
+  return true;
 }
 
-KernelError PlanReader::View(RoutingPlanView* view) const {
-  if (!error_.ok()) return error_;
-  PlanHeader header;
-  std::memcpy(&header, args_.plan, sizeof(header));
+KernelError PlanReader::CheckSum() const {
+  const PlanHeader header = HeaderOf(args_);
   const std::uint64_t checksum = SealPlanSum(sum_, used_bytes_);
   if (checksum != header.checksum) {
     return Lost(KernelFault::kPlanChecksum, checksum, header.checksum);
   }
-  if (const KernelError error = CheckExpected(args_, header); !error.ok()) return error;
-  const RoutingPlanView checked = MakeView(args_, header);
-  const KernelError error = CheckPlanCounts(checked);
+  return CheckExpected(args_, header);
+}
+
+KernelError PlanReader::View(RoutingPlanView* view) const {
+  if (!error_.ok()) return error_;
+  const RoutingPlanView checked = MakeView(args_, HeaderOf(args_));
+  const KernelError error = CheckPlanCounts(checked, *counts_);
   if (error.ok()) *view = checked;
   return error;
 }
 
 KernelError ViewRoutingPlan(const ViewPlanArgs& args, RoutingPlanView* view) {
   PlanReader reader(args);
-  reader.Some(std::numeric_limits<std::size_t>::max());
+  while (reader.Some(std::numeric_limits<std::size_t>::max())) {
+  }
   return reader.View(view);
 }
 

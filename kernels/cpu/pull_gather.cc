@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/count_reader.h"
 #include "kernels/cpu/argument_checks.h"
 #include "kernels/cpu/copy_rows.h"
 #include "kernels/cpu/hostile_read.h"
@@ -29,10 +30,12 @@ class Puller final : public PullInParts {
         plan_(*args.plan),
         copy_(args.row_bytes),
         reduce_(SelectReduce(args.dtype, ActiveSimdLevel())),
-        element_bytes_(DataTypeBytes(args.dtype)) {}
+        element_bytes_(DataTypeBytes(args.dtype)),
+        counts_(args.plan->spec, args.plan->counts) {}
 
   bool Some(std::uint64_t bytes) override {
     if (!has_sources_) {
+      if (counts_.Some(bytes)) return true;
       error_ = FindSources();
       has_sources_ = true;
     } else if (token_ < args_.num_tokens) {
@@ -45,7 +48,7 @@ class Puller final : public PullInParts {
  private:
   KernelError FindSources() {
     std::vector<std::int64_t> demands(static_cast<std::size_t>(plan_.spec.num_ranks));
-    TotalRecvOfAll(plan_.spec, plan_.counts, demands.data());
+    counts_.sums().SlotsOfRanks(plan_.spec, demands.data());
     for (std::int32_t s = 0; s < plan_.spec.num_ranks; ++s) {
       const std::int64_t demand = demands[static_cast<std::size_t>(s)];
       const KernelError error = IsOwn(s) ? TakeOwn(demand, &sources_[s])
@@ -159,6 +162,7 @@ class Puller final : public PullInParts {
   RowCopy copy_;
   ReduceFunction reduce_;
   std::size_t element_bytes_;
+  CountReader counts_;  // Of all ranks, which say how many rows each source has.
   bool has_sources_ = false;
   std::int64_t token_ = 0;    // The first one that is not written in full,
   std::uint64_t column_ = 0;  // ... and how many bytes of it are.

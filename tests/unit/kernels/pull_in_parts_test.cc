@@ -4,8 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <limits>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <memory>
 #include <vector>
 
@@ -175,6 +176,44 @@ TEST_F(PullInPartsTest, APlanThatIsReadInPartsIsTheSame) {
   }
   RoutingPlanView view;
   EXPECT_EQ(reader.View(&view).fault, KernelFault::kPlanChecksum);
+}
+
+// 240 ranks and 65,520 experts: 63 MB of counts, which are summed up for the checksum and added up.
+TEST(PlanReaderTest, CountsOfManyRanksAndExpertsAreAddedUpInPartsToo) {
+  constexpr std::size_t kPart = std::size_t{1} << 20;
+  RoutingSpec spec;
+  spec.num_ranks = 240;
+  spec.num_experts = 65520;
+  spec.top_k = 1;
+  const std::vector<std::int32_t> counts(std::size_t{240} * 65520);
+  std::vector<std::int32_t> token_counts(65520);
+  std::int32_t total_recv = 0;
+  Region plan(RoutingPlanBytes(spec));
+  EXPECT_OK(BuildRoutingPlan({spec,
+                              0,
+                              kTestIds,
+                              {},
+                              counts.data(),
+                              plan.data(),
+                              plan.size(),
+                              token_counts.data(),
+                              &total_recv}));
+  PlanReader reader({plan.data(), plan.size(), spec, 0, kTestIds});
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  std::chrono::duration<double, std::milli> longest{};
+  std::size_t num_parts = 0;
+  for (bool goes_on = true; goes_on; ++num_parts) {
+    const auto began = now();
+    goes_on = reader.Some(kPart);
+    longest = std::max<std::chrono::duration<double, std::milli>>(longest, now() - began);
+  }
+  const auto began = now();
+  RoutingPlanView view;
+  EXPECT_OK(reader.View(&view));
+  const std::chrono::duration<double, std::milli> last = now() - began;
+  std::printf("%zu parts, the longest of %.2f ms; the last look: %.2f ms\n", num_parts,
+              longest.count(), last.count());
+  EXPECT_GE(num_parts, 2 * plan.size() / kPart);
 }
 
 }  // namespace
