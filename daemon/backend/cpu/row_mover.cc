@@ -51,9 +51,11 @@ absl::Status RowMove::Go(uint64_t bytes) {
 
 void RowMove::NextRank(Step after_the_last) {
   done_ = 0;
-  if (++rank_ < job_.parts.size()) return;
-  rank_ = 0;
-  step_ = after_the_last;
+  if (++rank_ == job_.parts.size()) {
+    rank_ = 0;
+    step_ = after_the_last;
+  }
+  has_plan_ = !copies_.empty() && copies_[rank_] != nullptr;
 }
 
 absl::Status RowMove::Map() {
@@ -102,25 +104,36 @@ absl::StatusOr<RegionLayout> RowMove::Output() const {
 }
 
 absl::Status RowMove::TakePlan(uint64_t bytes) {
-  if (!job_.parts[rank_].local) {
-    stages_[rank_] = StageRef{.base = Region(), .bytes = job_.parts[rank_].stage_bytes};
+  const MovePart& part = job_.parts[rank_];
+  if (!part.local) {
+    stages_[rank_] = StageRef{.base = Region(), .bytes = part.stage_bytes};
     NextRank(Step::kMakeOutputs);
     return absl::OkStatus();
   }
-  if (reader_.has_value()) return reader_->Some(bytes) ? absl::OkStatus() : EndPlan();
-  if (copies_[rank_] == nullptr) return BeginPlan();
-  CopyPlan(bytes);
+  if (!has_plan_) return ReadPlan(bytes);
+  const uint64_t begin = shm::StageOffset(plans_[rank_].used_bytes);
+  if (begin > part.stage_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, " announced ", part.stage_bytes,
+                                                   " bytes of stage, its plan alone takes ",
+                                                   begin));
+  }
+  stages_[rank_] = StageRef{.base = Region() + begin, .bytes = part.stage_bytes - begin};
+  if (PlanBytes() <= keeps_bytes_) {
+    keeps_bytes_ -= PlanBytes();
+  } else {
+    copies_[rank_].reset();
+  }
+  NextRank(Step::kMakeOutputs);
   return absl::OkStatus();
 }
 
-absl::Status RowMove::BeginPlan() {
-  const RoutingSpec spec = RoutingOf(group_, job_);
-  if (KernelError error = CheckRoutingSpec(spec); !error.ok()) return FromKernel(error, rank_);
-  // Not zeroed, which would take as long as the copy.
-  const size_t words = PlanBytes() / sizeof(uint64_t) + 1;
-  copies_[rank_].reset(new uint64_t[words]);
-  copies_[rank_][words - 1] = 0;
-  return absl::OkStatus();
+absl::Status RowMove::ReadPlan(uint64_t bytes) {
+  if (!reader_.has_value()) return CopyPlan(bytes);
+  if (reader_->Some(bytes)) return absl::OkStatus();
+  const KernelError error = reader_->View(&plans_[rank_]);
+  reader_.reset();
+  has_plan_ = error.ok();
+  return FromKernel(error, rank_);
 }
 
 // The used part of a plan says itself how long it is; the copy takes what a plan of this group can
@@ -129,38 +142,34 @@ size_t RowMove::PlanBytes() const {
   return std::min<size_t>(job_.parts[rank_].stage_bytes, RoutingPlanBytes(RoutingOf(group_, job_)));
 }
 
-void RowMove::CopyPlan(uint64_t bytes) {
+absl::Status RowMove::CopyPlan(uint64_t bytes) {
+  std::unique_ptr<uint64_t[]>& copy = copies_[rank_];
+  if (copy == nullptr) {
+    const KernelError error = CheckRoutingSpec(RoutingOf(group_, job_));
+    if (!error.ok()) return FromKernel(error, rank_);
+    // Not zeroed, which would take as long as the copy.
+    const size_t words = PlanBytes() / sizeof(uint64_t) + 1;
+    copy.reset(new uint64_t[words]);
+    copy[words - 1] = 0;
+    return absl::OkStatus();
+  }
   const size_t all = PlanBytes();
   const size_t now = std::min<uint64_t>(bytes, all - done_);
-  std::memcpy(reinterpret_cast<char*>(copies_[rank_].get()) + done_, Region() + done_, now);
+  std::memcpy(reinterpret_cast<char*>(copy.get()) + done_, Region() + done_, now);
   done_ += now;
-  if (done_ < all) return;
+  if (done_ < all) return absl::OkStatus();
   reader_.emplace(ViewPlanArgs{
-      .plan = copies_[rank_].get(),
+      .plan = copy.get(),
       .bytes = all,
       .spec = RoutingOf(group_, job_),
       .rank = static_cast<int32_t>(rank_),
       .ids = {.group_id = group_.group_id, .epoch = group_.epoch, .plan_id = job_.plan_id}});
-}
-
-absl::Status RowMove::EndPlan() {
-  const MovePart& part = job_.parts[rank_];
-  const KernelError error = reader_->View(&plans_[rank_]);
-  reader_.reset();
-  if (!error.ok()) return FromKernel(error, rank_);
-  const uint64_t begin = shm::StageOffset(plans_[rank_].used_bytes);
-  if (begin > part.stage_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, " announced ", part.stage_bytes,
-                                                   " bytes of stage, its plan alone takes ",
-                                                   begin));
-  }
-  stages_[rank_] = StageRef{.base = Region() + begin, .bytes = part.stage_bytes - begin};
-  NextRank(Step::kMakeOutputs);
   return absl::OkStatus();
 }
 
 absl::Status RowMove::MakeOutput(uint64_t bytes) {
   if (job_.parts[rank_].local) {
+    if (!has_plan_) return ReadPlan(bytes);
     if (pull_ == nullptr) return BeginPull();
     if (pull_->Some(bytes)) return absl::OkStatus();
     const KernelError error = pull_->error();

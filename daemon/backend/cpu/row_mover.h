@@ -22,9 +22,13 @@ namespace epd {
 // threads.
 class RowMove {
  public:
+  // Of plans, which are copied twice where they are more: their ranks may be many, and so may the moves that wait for their turn.
+  static constexpr uint64_t kKeptBytes = uint64_t{16} << 20;
+
   // What is handed in outlives it.
-  RowMove(MemfdArenas& arenas, const MoveGroup& group, const MoveJob& job)
-      : arenas_(arenas), group_(group), job_(job) {}
+  RowMove(MemfdArenas& arenas, const MoveGroup& group, const MoveJob& job,
+          uint64_t kept_bytes = kKeptBytes)
+      : arenas_(arenas), group_(group), job_(job), keeps_bytes_(kept_bytes) {}
 
   // Reads and writes about `bytes` more. None: there is more to do, and no output is complete. Else it has ended:
   //   INVALID_ARGUMENT  a rank's sizes do not fit its region, its plan or the group
@@ -41,12 +45,12 @@ class RowMove {
   absl::Status Map();
   void TakeCounts();
   absl::Status GiveCounts(uint64_t bytes);
-  // Copies and checks the plan of a local rank, and finds its stage behind it.
+  // Of a local rank finds the stage, which stands behind its plan.
   absl::Status TakePlan(uint64_t bytes);
-  absl::Status BeginPlan();
+  // Copies and checks the rank's plan.
+  absl::Status ReadPlan(uint64_t bytes);
+  absl::Status CopyPlan(uint64_t bytes);
   size_t PlanBytes() const;
-  void CopyPlan(uint64_t bytes);
-  absl::Status EndPlan();
   absl::Status MakeOutput(uint64_t bytes);
   absl::Status BeginPull();
   // The step is done with this rank.
@@ -60,14 +64,16 @@ class RowMove {
   MemfdArenas& arenas_;
   const MoveGroup& group_;
   const MoveJob& job_;
+  uint64_t keeps_bytes_;  // So many more of plans.
   Step step_ = Step::kMap;
   size_t rank_ = 0;
   size_t done_ = 0;                 // Bytes of what is copied for the rank.
   std::vector<char*> bases_;        // [R] of the arenas.
   std::unique_ptr<char[]> counts_;  // [R, E], of a prepare.
-  std::vector<std::unique_ptr<uint64_t[]>>
-      copies_;                          // [R] plans, until the rank's output is complete.
+  // [R] plans; null: not yet, or not any more.
+  std::vector<std::unique_ptr<uint64_t[]>> copies_;
   std::vector<RoutingPlanView> plans_;  // [R]
+  bool has_plan_ = false;               // The rank's, checked.
   std::vector<StageRef> stages_;        // [R]
   std::optional<PlanReader> reader_;    // Of the rank's plan, once it is copied.
   std::unique_ptr<PullInParts> pull_;   // Into the rank's output.

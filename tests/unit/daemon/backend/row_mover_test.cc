@@ -188,6 +188,31 @@ TEST_F(RowMover, PartsOfAnySizeMakeTheSameRowsAsTheWhole) {
   }
 }
 
+TEST_F(RowMover, PlansThatAreNotKeptAreCopiedAndCheckedOnceMore) {
+  StageDispatch();
+  const uint64_t bytes = shm::OutBytes(kCapacity * kRowBytes, kCapacity);
+  ASSERT_EQ(Move(), absl::OkStatus());
+  const std::string whole = Outputs(bytes);
+  for (const MovePart& one : job_.parts)
+    std::memset(arenas_->Map(one.arena).value() + one.out_offset, 0xee, bytes);
+  for (const bool damages : {false, true}) {
+    RowMove move(*arenas_, group_, job_, /*kept_bytes=*/0);
+    std::optional<absl::Status> ended;
+    int num_parts = 0;
+    while (!ended.has_value()) {
+      ended = move.Some(1 << 30);
+      ++num_parts;
+      // The others' plans were taken by now.
+      if (damages && num_parts == 3 * problem_.num_ranks + 10)
+        arenas_->Map(problem_.num_ranks - 1).value()[kRegion + 200] ^= 1;
+    }
+    EXPECT_EQ(ended->code(), damages ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+    if (!damages) {
+      EXPECT_EQ(Outputs(bytes), whole);
+    }
+  }
+}
+
 TEST_F(RowMover, WhatADamagedPlanOrStageIsDoesNotDependOnTheParts) {
   StageDispatch();
   const uint64_t begin = shm::StageOffset(plans_.View(0).used_bytes);
