@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "daemon/backend/member_moves.h"
 #include "daemon/backend/move_job.h"
+#include "daemon/shared_memory/file_pages.h"
 #include "proto/epd/v1/direct_area.h"
 
 namespace epd {
@@ -53,23 +54,21 @@ class ArenaSet {
   //   RESOURCE_EXHAUSTED  no descriptor for it
   virtual absl::StatusOr<ArenaShare> Share(int arena) = 0;
 
-  // Makes memory for [offset, offset + bytes) in every arena, so that touching it cannot fail
-  // later. Blocks for the time of the allocation.
-  //   RESOURCE_EXHAUSTED  the node has no memory for it; some arenas may have theirs
-  virtual absl::Status Commit(uint64_t offset, uint64_t bytes) = 0;
-  // Gives the memory of [offset, offset + bytes) in every arena back; it reads as zeros then.
-  virtual void Trim(uint64_t offset, uint64_t bytes) = 0;
+  // The memory of [offset, offset + bytes) in every arena: to be made before it is touched, so that touching it cannot fail, and
+  // to be given back (page_processes.h). Empty of arenas whose memory is there from the start.
+  virtual std::vector<FilePages> PagesOf(uint64_t offset, uint64_t bytes) const {
+    static_cast<void>(offset), static_cast<void>(bytes);
+    return {};
+  }
   // Makes some of the set, as much as a turn of the worker bears. False: there is no more to be made, and Ready says how it went.
   virtual bool MakeSome() { return false; }
-  // Nobody uses the set any more: whoever still meets there without the worker finds that it has ended. Some of it, likewise;
-  // trims follow.
-  virtual bool EndSomeMeetings() { return false; }
-  // Then it is taken down, likewise, before it is destroyed.
+  // Where ranks meet without the worker. Given back before all others once nobody uses the set any more: whoever still meets
+  // there finds that it has ended.
+  virtual std::vector<FilePages> MeetingPages() const { return {}; }
+  // Takes some of the set down, likewise, once its pages are given back and before it is destroyed.
   virtual bool DropSome() { return false; }
   // Whether memory of the set was touched here that could not be had: what stands in it since then is nobody's (page_guard.h).
   virtual bool lost_pages() const { return false; }
-  // The worker's process ends: what ranks still read stays theirs until they let go of it.
-  virtual void LeavePages() {}
 
   // Copies client memory out. Never faults, whatever the client does to its arena.
   //   DATA_LOSS  the range cannot be read

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/node/loop/event_loop.h"
-#include "daemon/node/workers/spawn.h"
+#include "daemon/process/spawn.h"
 #include "proto/epd/v1/node.pb.h"
 
 namespace epd {

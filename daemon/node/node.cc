@@ -64,13 +64,15 @@ AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings
           .max_per_uid = [&settings] { return LimitsOf(settings).per_uid; },
           .num_slots = [&workers](const WorkerName& worker) { return workers.NumSlots(worker); },
           .listener = {.policy = {geteuid(), settings.attach_uids, settings.attach_gids},
-                       .limits = [&settings] {
-                         return AttachListener::Limits{
-                             .unattached = settings.max_unattached,
-                             .unattached_per_uid = settings.max_unattached_per_uid,
-                             .deadline = settings.attach_deadline,
-                             .queued_bytes = settings.max_queued_bytes};
-                       }}};
+                       .limits =
+                           [&settings] {
+                             return AttachListener::Limits{
+                                 .unattached = settings.max_unattached,
+                                 .unattached_per_uid = settings.max_unattached_per_uid,
+                                 .deadline = settings.attach_deadline,
+                                 .queued_bytes = settings.max_queued_bytes};
+                           }},
+          .page_program = settings.worker};
 }
 
 SpecDefaults MakeSpecDefaults(const Settings& settings) {

@@ -112,6 +112,7 @@ absl::StatusOr<Leading> GetLeading(const v1::Handover& in) {
 void Node::Save(v1::Handover& out, OutgoingFds& fds) {
   role_.AssertHeld();
   clients_.EndDeaf();
+  clients_.EndProcesses();
   queue_.Drain();
   out.set_incarnation(identity_.incarnation);
   out.set_started(PutTime(identity_.started));

@@ -15,6 +15,7 @@
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/doctor/cuda_doctor_main.h"
 #include "daemon/doctor/port_doctor.h"
+#include "daemon/shared_memory/page_process.h"
 #include "daemon/worker/shell/worker_main.h"
 
 namespace {
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
   // Of whoever started epd. Workers count the machine's GPUs, as clients do when they name one to epd.
   unsetenv("CUDA_VISIBLE_DEVICES");
   absl::string_view argument = argc == 2 ? argv[1] : "";
+  if (argument == epd::kPageProcessFlag) return epd::PageProcessMain(/*socket=*/3);
   if (absl::ConsumePrefix(&argument, epd::kUniqueIdFlag)) {
     return epd::UniqueIdChildMain(std::string(argument));
   }

@@ -30,9 +30,10 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # Values of daemon/core in messages: of clients, of workers, of the cluster.
     "daemon/codec": _DAEMON_CORE | _WIRE,
     "daemon/observe": _DAEMON_CORE,
-    "daemon/shared_memory": set(),
+    "daemon/process": _DAEMON_CORE,
+    "daemon/shared_memory": _DAEMON_CORE | {"daemon/process"},
     # What epd runs and reads of a machine, and the worker's mode that it runs; probes stay with their backends.
-    "daemon/doctor": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/node"},
+    "daemon/doctor": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/node", "daemon/process"},
     # Of daemon/tls only what an address says about who can read along.
     "daemon/node": _DAEMON_CORE
     | _WIRE
@@ -41,6 +42,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "daemon/control",
         "daemon/observe",
         "daemon/packet",
+        "daemon/process",
         "daemon/shared_memory",
         "daemon/tls",
     },

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/shared_memory/pages.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
@@ -24,28 +23,6 @@ constexpr int kAtOnce = 16;
 
 absl::Status Exhausted(absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
-
-// False, with errno: there is no memory for it.
-bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
-  int result = 0;
-  do {
-    result = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  return result == 0;
-}
-
-// The same of a file that a client has: it can hold the file's lock for as long as it likes.
-bool AllocateUnlocked(int fd, uint64_t offset, uint64_t bytes) {
-  void* const piece = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-                           static_cast<off_t>(offset));
-  if (piece == MAP_FAILED) return false;
-  const int error =
-      EPD_FAILPOINT_FAILS("worker.arena.no_space") ? ENOSPC : PopulatePages(piece, bytes);
-  munmap(piece, bytes);
-  if (error == EINVAL) return Allocate(fd, offset, bytes);
-  errno = error;
-  return error == 0;
 }
 
 }  // namespace
@@ -116,8 +93,9 @@ absl::Status MemfdArenas::Make(Memfd& memfd) const {
 
 absl::Status MemfdArenas::AddDirect(Arena& arena) {
   const int fd = FdOf(arena);
-  if (!Allocate(fd, arena_bytes_, sizeof(shm::DirectArea)))
-    return Exhausted("memory for a staging arena's direct area");
+  errno = DoPageAction(PageAction::kMake,
+                       {.fd = fd, .offset = arena_bytes_, .bytes = sizeof(shm::DirectArea)});
+  if (errno != 0) return Exhausted("memory for a staging arena's direct area");
   void* mapped = mmap(nullptr, sizeof(shm::DirectArea), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
                       static_cast<off_t>(arena_bytes_));
   if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena's direct area");
@@ -134,18 +112,7 @@ bool MemfdArenas::lost_pages() const {
                      [](const Memfd& memfd) { return memfd.guard.lost(); });
 }
 
-void MemfdArenas::EndMeeting(const Arena& arena) const {
-  if (arena.direct != nullptr) Punch(arena, arena_bytes_, sizeof(shm::DirectArea));
-}
-
-bool MemfdArenas::EndSomeMeetings() {
-  for (int i = 0; i < kAtOnce && num_ended_ < arenas_.size(); ++i)
-    EndMeeting(arenas_[num_ended_++]);
-  return num_ended_ < arenas_.size();
-}
-
-void MemfdArenas::DropArena(Arena& arena) const {
-  if (!leaves_pages_) Punch(arena, 0, arena_bytes_);
+void MemfdArenas::DropArena(Arena& arena) {
   arena.guard = PageGuard();
   if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
   arena.direct = nullptr;
@@ -170,11 +137,7 @@ bool MemfdArenas::DropSome() {
   return num_dropped_ < all;
 }
 
-// A client that maps an arena still would keep its pages, of which nobody knows any more. First the direct areas, whose
-// records then do not stand any more: who still reads rows will know.
 MemfdArenas::~MemfdArenas() {
-  while (!leaves_pages_ && EndSomeMeetings()) {
-  }
   while (DropSome()) {
   }
 }
@@ -192,26 +155,21 @@ absl::StatusOr<ArenaShare> MemfdArenas::Share(int index) {
                     .landing = arena.landing};
 }
 
-absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
+std::vector<FilePages> MemfdArenas::PagesOf(uint64_t offset, uint64_t bytes) const {
+  std::vector<FilePages> pages;
+  for (const Arena& arena : arenas_)
+    pages.push_back({.fd = FdOf(arena), .offset = arena.offset + offset, .bytes = bytes});
+  return pages;
+}
+
+std::vector<FilePages> MemfdArenas::MeetingPages() const {
+  std::vector<FilePages> pages;
   for (const Arena& arena : arenas_) {
-    if (!AllocateUnlocked(FdOf(arena), arena.offset + offset, bytes)) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the node has no memory for them (", std::strerror(errno),
-                       "); free memory or raise its limit, or start epd with a smaller pool"));
-    }
+    if (arena.direct != nullptr)
+      pages.push_back(
+          {.fd = FdOf(arena), .offset = arena_bytes_, .bytes = sizeof(shm::DirectArea)});
   }
-  return absl::OkStatus();
-}
-
-void MemfdArenas::Punch(const Arena& arena, uint64_t offset, uint64_t bytes) const {
-  // What cannot be given back stays charged to the node; nothing else depends on it.
-  [[maybe_unused]] const int ignored =
-      fallocate(FdOf(arena), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(arena.offset + offset), static_cast<off_t>(bytes));
-}
-
-void MemfdArenas::Trim(uint64_t offset, uint64_t bytes) {
-  for (const Arena& arena : arenas_) Punch(arena, offset, bytes);
+  return pages;
 }
 
 absl::Status MemfdArenas::Read(int index, uint64_t offset, absl::Span<char> out) const {

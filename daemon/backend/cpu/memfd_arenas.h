@@ -15,7 +15,7 @@
 
 namespace epd {
 
-// Sparse: address space is free, memory comes with Commit, but for the direct area behind it. The mode of each memfd is 0 once its
+// Sparse: address space is free, memory comes as it is made, but for the direct area behind it. The mode of each memfd is 0 once its
 // read-only descriptor is open, so that a peer that gets only that one cannot open it for writing. A landing arena is one memfd
 // for several arenas, an equal part of it each; nobody meets in a set with one, and its arenas have no direct areas.
 class MemfdArenas : public ArenaSet {
@@ -35,12 +35,10 @@ class MemfdArenas : public ArenaSet {
   absl::Status Ready() const override;
   bool MakeSome() override;
   absl::StatusOr<ArenaShare> Share(int arena) override;
-  absl::Status Commit(uint64_t offset, uint64_t bytes) override;
-  void Trim(uint64_t offset, uint64_t bytes) override;
+  std::vector<FilePages> PagesOf(uint64_t offset, uint64_t bytes) const override;
+  std::vector<FilePages> MeetingPages() const override;
   bool lost_pages() const override;
-  bool EndSomeMeetings() override;
   bool DropSome() override;
-  void LeavePages() override { leaves_pages_ = true; }
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
   shm::DirectArea* Direct(int arena) override { return arenas_[arena].direct; }
@@ -65,15 +63,12 @@ class MemfdArenas : public ArenaSet {
   absl::Status MakeNext();
   bool is_whole() const { return num_made_ == memfds_.size() + num_direct(); }
   size_t num_direct() const { return direct_bytes_ == 0 ? 0 : arenas_.size(); }
-  void EndMeeting(const Arena& arena) const;
-  void DropArena(Arena& arena) const;
+  static void DropArena(Arena& arena);
   void DropMemfd(Memfd& memfd) const;
   absl::Status Make(Memfd& memfd) const;
   absl::Status AddDirect(Arena& arena);
   int FdOf(const Arena& arena) const { return memfds_[arena.memfd].read_write.get(); }
   uint64_t BytesOf(const Memfd& memfd) const { return memfd.num_parts * arena_bytes_; }
-  // Gives pages of an arena back; its direct area lies behind arena_bytes_.
-  void Punch(const Arena& arena, uint64_t offset, uint64_t bytes) const;
 
   uint64_t arena_bytes_;
   uint64_t direct_bytes_ = sizeof(shm::DirectArea);  // Behind each arena; 0: there are none.
@@ -81,9 +76,7 @@ class MemfdArenas : public ArenaSet {
   std::vector<Arena> arenas_;
   size_t num_made_ = 0;     // Memfds, then direct areas.
   absl::Status problem_;    // Why it will not be whole.
-  size_t num_ended_ = 0;    // Meetings.
   size_t num_dropped_ = 0;  // Arenas, then memfds.
-  bool leaves_pages_ = false;
 };
 
 }  // namespace epd

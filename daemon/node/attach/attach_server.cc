@@ -44,7 +44,8 @@ AttachServer::AttachServer(Options options, EventLoop& loop, AttachObserver& obs
       loop_(loop),
       observer_(observer),
       listener_(options_.listener, loop,
-                [this](AttachListener::Arrival arrival) { Attach(std::move(arrival)); }) {}
+                [this](AttachListener::Arrival arrival) { Attach(std::move(arrival)); }),
+      ended_(options_.page_program, loop) {}
 
 AttachServer::~AttachServer() {
   for (const auto& [id, session] : sessions_) Unwatch(*session);
@@ -64,11 +65,7 @@ UidUse AttachServer::UseOf(uid_t uid) const {
       sum->slots += session->num_slots();
     }
   }
-  for (const EndedSlots& ended : ended_) {
-    if (ended.peer.uid != uid) continue;
-    for (UidShare* sum : {&use.all, &use.of_pid[ended.peer.pid]})
-      sum->slots += NumSlots(ended.slots);
-  }
+  ended_.AddUse(uid, use);
   return use;
 }
 
@@ -296,32 +293,19 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
        {"client", session->client_name},
        {"why", reason.message() == kPeerClosed ? "closed" : reason.message()}});
   observer_.OnDetached(*session, reason, process_alive);
-  ended_.push_back({std::move(session->peer), std::move(session->slots),
-                    MonotonicNow() + (process_alive ? kSlotsStay : absl::ZeroDuration())});
-  if (!process_alive) ReleaseEnded(MonotonicNow());
+  const absl::Time now = MonotonicNow();
+  ended_.Add(session->peer, std::move(session->slots),
+             now + (process_alive ? kSlotsStay : absl::ZeroDuration()));
+  if (!process_alive) ended_.Tick(now);
 }
 
 void AttachServer::Tick(absl::Time now) {
   listener_.Tick(now);
-  ReleaseEnded(now);
-}
-
-void AttachServer::ReleaseEnded(absl::Time now) {
-  std::erase_if(ended_, [now](const EndedSlots& ended) {
-    if (now < ended.until) return false;
-    for (const auto& [worker, slots] : ended.slots) {
-      if (!slots.layout.words_apart) continue;  // Answers stay; few slots, and of old clients.
-      const shm::Area area = slots.layout.slots();
-      slots.segment.Clear({.offset = area.offset, .bytes = slots.segment.bytes() - area.offset});
-    }
-    return true;
-  });
+  ended_.Tick(now);
 }
 
 absl::Time AttachServer::NextDeadline() const {
-  absl::Time next = listener_.NextDeadline();
-  for (const EndedSlots& ended : ended_) next = std::min(next, ended.until);
-  return next;
+  return std::min(listener_.NextDeadline(), ended_.NextDeadline());
 }
 
 }  // namespace epd

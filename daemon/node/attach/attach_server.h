@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "daemon/core/session_turns.h"
 #include "daemon/node/attach/attach_listener.h"
 #include "daemon/node/attach/attach_session.h"
+#include "daemon/node/attach/ended_slots.h"
 #include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/loop/event_loop.h"
 #include "proto/epd/v1/attach.pb.h"
@@ -49,6 +49,7 @@ class AttachServer {
     // What a session is given for the worker if its client takes so many.
     std::function<uint32_t(const WorkerName&)> num_slots;
     AttachListener::Options listener;
+    std::string page_program;  // PageProcesses'.
   };
 
   // References must outlive this.
@@ -85,6 +86,8 @@ class AttachServer {
 
   // Ends those that do not read what they were sent: what waits for them is not handed over.
   void EndDeaf();
+  // The same: processes that this one has started.
+  void EndProcesses() { ended_.EndProcesses(); }
   // Sessions and connections go on in another program of this process. Restore: before the loop runs.
   void Save(v1::HandoverClients& out, OutgoingFds& fds) const;
   absl::Status Restore(const v1::HandoverClients& in, IncomingFds& fds);
@@ -109,15 +112,7 @@ class AttachServer {
   void HandlePacket(SessionId id, absl::StatusOr<Packet> packet);
   void Detach(SessionId id, const absl::Status& reason, bool process_alive);
   uint32_t FreeRecordIndex() const;
-  void ReleaseEnded(absl::Time now);
 
-  // Op slots of a session that has ended: its process may hold the segment for ever, so its pages go when whoever waited there
-  // has read why it ended. Until then they count as the user's.
-  struct EndedSlots {
-    PeerCredentials peer;
-    std::map<WorkerName, WorkerSlots> slots;
-    absl::Time until;
-  };
   const Options options_;
   EventLoop& loop_;
   AttachObserver& observer_;
@@ -125,7 +120,7 @@ class AttachServer {
   uint64_t next_session_ = 1;
   std::map<SessionId, std::unique_ptr<AttachSession>> sessions_;
   SessionTurns turns_;  // Of sessions that may have sent something, or whose process has ended.
-  std::deque<EndedSlots> ended_;
+  EndedSlots ended_;
 };
 
 // OK when client and epd have a version in common; `*version` is the highest.

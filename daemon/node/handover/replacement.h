@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/node/loop/event_loop.h"
-#include "daemon/node/workers/spawn.h"
+#include "daemon/process/spawn.h"
 #include "proto/epd/v1/handover.pb.h"
 
 namespace epd {

@@ -13,8 +13,8 @@
 #include "daemon/node/loop/backoff.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/workers/segment.h"
-#include "daemon/node/workers/spawn.h"
 #include "daemon/packet/packet_channel.h"
+#include "daemon/process/spawn.h"
 #include "proto/epd/v1/handover.pb.h"
 #include "proto/epd/v1/worker.pb.h"
 

@@ -108,6 +108,7 @@ struct CommitPages {
 // CommitPages, else of memory.
 struct CreateArenas {
   ArenaSetId set;
+  uint32_t uid = 0;  // Of the tenants that use them.
   int num_arenas = 0;
   uint64_t arena_bytes = 0;
   // [num_arenas], empty for none: the landing arena of which it is a part, by number from 0; -1: of none.

@@ -183,6 +183,7 @@ absl::Status TenantTable::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
   tenant.set = lease->set;
   if (lease->created) {
     CreateArenas create{.set = lease->set,
+                        .uid = tenant.uid,
                         .num_arenas = static_cast<int>(key.size()),
                         .arena_bytes = staging_.arena_bytes(lease->set),
                         .backend = tenant.start.spec.backend};

@@ -1,11 +1,23 @@
 #include "daemon/worker/shell/arena_table.h"
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/shared_memory/page_guard.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
+namespace {
+
+absl::Status NoMemory(int error) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the node has no memory for them (", std::strerror(error),
+                   "); free memory or raise its limit, or start epd with a smaller pool"));
+}
+
+}  // namespace
 
 void ArenaTable::Create(const CreateArenas& effect, Backend& backend) {
   Entry& entry = sets_[effect.set];
@@ -19,7 +31,10 @@ void ArenaTable::Create(const CreateArenas& effect, Backend& backend) {
     return;
   }
   entry.set = *std::move(set);
-  page_work_.Add(effect.set, effect.num_arenas);
+  entry.uid = effect.uid;
+  const auto user = users_.try_emplace(effect.uid, budget_).first;
+  user->second.work.Add(effect.set, effect.num_arenas);
+  if (!IsOnDevice(backend.name())) processes_.Prepare(effect.uid);
   if (entry.set->MakeSome()) unmade_.push_back(effect.set);
 }
 
@@ -45,8 +60,15 @@ Backend* ArenaTable::FindBackend(ArenaSetId set) const {
 }
 
 bool ArenaTable::Commit(const CommitPages& effect) {
-  if (Find(effect.range.set) == nullptr) return false;
-  page_work_.Commit(effect);
+  const Entry* const entry = FindUsed(effect.range.set);
+  if (entry == nullptr || entry->set == nullptr) return false;
+  for (const Trim& trim : effect.trims) {
+    const auto other = sets_.find(trim.set);
+    if (other == sets_.end() || other->second.set == nullptr) continue;
+    users_.at(other->second.uid).work.GiveBack(trim);
+  }
+  users_.at(entry->uid).work.Make(effect.operation, effect.range);
+  may_begin_ = true;
   return true;
 }
 
@@ -55,49 +77,91 @@ void ArenaTable::Drop(ArenaSetId set) {
   const auto found = sets_.find(set);
   if (found == sets_.end()) return;
   std::erase(unmade_, set);
-  if (found->second.set == nullptr || IsOnDevice(found->second.backend->name())) {
-    sets_.erase(found);
-    page_work_.Forget(set);
-    return;
+  Entry& entry = found->second;
+  if (entry.set != nullptr && !IsOnDevice(entry.backend->name())) {
+    entry.in_use = false;
+    may_begin_ = true;
+    return users_.at(entry.uid).work.Drop(set);
   }
-  found->second.in_use = false;
-  page_work_.Drop(set);
+  if (entry.set != nullptr) users_.at(entry.uid).work.Forget(set);
+  sets_.erase(found);
 }
 
-std::optional<PageWork::Made> ArenaTable::Work() {
+std::vector<PageWork::Made> ArenaTable::Work(absl::Time now) {
+  if (leaves_pages_) return {};
   if (!unmade_.empty() && !sets_.at(unmade_.front()).set->MakeSome()) unmade_.pop_front();
-  return WorkOnPages();
+  TakeDone(now);
+  if (!dropped_.empty()) DropSome();
+  if (may_begin_) BeginAll(now);
+  return std::exchange(made_, {});
 }
 
-std::optional<PageWork::Made> ArenaTable::WorkOnPages() {
-  const std::optional<PageWork::Piece> piece = page_work_.Next();
-  if (!piece.has_value()) return std::nullopt;
-  const Region& range = piece->range;
-  ArenaSet& set = *sets_.at(range.set).set;
-  absl::Status status;
-  switch (piece->kind) {
+// What ends of one user's may be what another's waits for.
+void ArenaTable::BeginAll(absl::Time now) {
+  while (std::exchange(may_begin_, false)) {
+    for (auto& [uid, user] : users_) {
+      if (user.begun.has_value()) continue;
+      const std::optional<PageWork::Piece> next = user.work.Next();
+      if (next.has_value()) Begin(uid, user, *next, now);
+    }
+  }
+  std::erase_if(users_, [](const auto& user) { return !user.second.work.has_sets(); });
+}
+
+void ArenaTable::TakeDone(absl::Time now) {
+  for (const PageProcesses::Done& done : processes_.TakeDone(now)) {
+    User& user = users_.at(static_cast<uint32_t>(done.id));
+    // What cannot be given back stays charged to the node; nothing else depends on it.
+    const bool failed = done.error != 0 && user.begun->kind == PageWork::Kind::kMake;
+    End(user, failed ? NoMemory(done.error) : absl::OkStatus());
+  }
+}
+
+void ArenaTable::Begin(uint32_t uid, User& user, const PageWork::Piece& piece, absl::Time now) {
+  user.begun = piece;
+  const Region& range = piece.range;
+  PageProcesses::Task task = {.id = uid, .action = PageAction::kGiveBack, .pages = {}};
+  const ArenaSet& set = *sets_.at(range.set).set;
+  switch (piece.kind) {
     case PageWork::Kind::kMake:
-      status = set.Commit(range.offset, range.bytes);
+      if (EPD_FAILPOINT_FAILS("worker.arena.no_space")) return End(user, NoMemory(ENOSPC));
+      task.action = PageAction::kMake;
+      task.pages = set.PagesOf(range.offset, range.bytes);
       break;
     case PageWork::Kind::kEndMeetings:
-      if (set.EndSomeMeetings()) return std::nullopt;
+      task.pages = set.MeetingPages();
       break;
     case PageWork::Kind::kGiveBack:
-      set.Trim(range.offset, range.bytes);
+      task.pages = set.PagesOf(range.offset, range.bytes);
       break;
     case PageWork::Kind::kDrop:
-      if (set.DropSome()) return std::nullopt;
-      sets_.erase(range.set);
-      break;
+      return dropped_.push_back(range.set);
   }
-  std::optional<PageWork::Made> made = page_work_.Done(*piece, status);
-  if (made.has_value() && !made->status.ok()) {
+  if (task.pages.empty()) return End(user, absl::OkStatus());
+  processes_.Add(uid, std::move(task), now);
+}
+
+void ArenaTable::End(User& user, const absl::Status& status) {
+  may_begin_ = true;
+  const PageWork::Piece piece = *std::exchange(user.begun, std::nullopt);
+  std::optional<PageWork::Made> made = user.work.Done(piece, status);
+  if (!made.has_value()) return;
+  if (!made->status.ok()) {
     made->status =
         absl::Status(made->status.code(),
                      absl::StrCat("making ", made->bytes,
                                   " bytes of staging on each rank: ", made->status.message()));
   }
-  return made;
+  made_.push_back(*std::move(made));
+}
+
+void ArenaTable::DropSome() {
+  const auto dropped = sets_.find(dropped_.front());
+  if (dropped->second.set->DropSome()) return;
+  User& user = users_.at(dropped->second.uid);
+  sets_.erase(dropped);
+  dropped_.pop_front();
+  End(user, absl::OkStatus());
 }
 
 std::vector<ArenaSetId> ArenaTable::TakeWithoutPages() {
@@ -109,12 +173,6 @@ std::vector<ArenaSetId> ArenaTable::TakeWithoutPages() {
     if (lost && !std::exchange(entry.lost_pages, true)) without.push_back(id);
   }
   return without;
-}
-
-void ArenaTable::LeavePages() {
-  for (auto& [unused, entry] : sets_) {
-    if (entry.set != nullptr) entry.set->LeavePages();
-  }
 }
 
 }  // namespace epd

@@ -1,4 +1,5 @@
-// The arenas of a worker's tenants. They and their pages are made and given back a little at a time, between turns.
+// The arenas of a worker's tenants. They are made and taken down a few at a time, between turns, and their pages are made and given
+// back in processes of their own, a little of each user at a time.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "daemon/backend/backend.h"
+#include "daemon/shared_memory/page_processes.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/page_work.h"
 
@@ -18,8 +23,14 @@ namespace epd {
 // Exec thread only.
 class ArenaTable {
  public:
-  // `budget_bytes`: of the pool of memory that is not on a device.
-  explicit ArenaTable(uint64_t budget_bytes) : page_work_(budget_bytes, kPagesAtOnce) {}
+  // `budget_bytes`: of the pool of memory that is not on a device. `program`: PageProcesses'.
+  ArenaTable(uint64_t budget_bytes, std::string program)
+      : budget_{.budget_bytes = budget_bytes}, processes_(std::move(program)) {}
+
+  //   RESOURCE_EXHAUSTED  descriptors
+  absl::Status Start() { return processes_.Start(); }
+  // Readable when pages have been made or given back: then Work has something to do.
+  int ready_fd() const { return processes_.ready_fd(); }
 
   // `backend` outlives this.
   void Create(const CreateArenas& effect, Backend& backend);
@@ -34,33 +45,61 @@ class ArenaTable {
   bool Commit(const CommitPages& effect);
   void Drop(ArenaSetId set);
 
-  // Does some of it. Whose pages are there with it, or never will be.
-  std::optional<PageWork::Made> Work();
-  bool has_work() const { return !unmade_.empty() || !page_work_.empty(); }
+  // Takes what is made and given back, and begins what comes next. Whose pages are there with it, or never will be.
+  std::vector<PageWork::Made> Work(absl::Time now);
+  // Whether Work has something to do before ready_fd() is readable.
+  bool has_work() const {
+    return may_begin_ || !unmade_.empty() || !dropped_.empty() || processes_.has_done();
+  }
+  // Whether it may be soon.
+  bool awaits_pages() const { return processes_.num_open() > 0; }
+
+  // When somebody is late who makes or gives back pages; then Tick.
+  absl::Time next_deadline() const { return processes_.next_deadline(); }
+  void Tick(absl::Time now) { processes_.Tick(now); }
+  std::vector<std::string> TakeWarnings() { return processes_.TakeWarnings(); }
 
   // Sets of which pages could not be had when they were touched (page_guard.h); each once.
   std::vector<ArenaSetId> TakeWithoutPages();
   // This process ends, and with it nobody says any more that regions are freed: a rank that reads what was good would read
   // zeros and not know it.
-  void LeavePages();
+  void LeavePages() { leaves_pages_ = true; }
 
  private:
   struct Entry {
     std::unique_ptr<ArenaSet> set;  // Null: `problem`.
     Backend* backend = nullptr;
+    uint32_t uid = 0;
     absl::Status problem;
     bool in_use = true;  // Until it is dropped.
     bool lost_pages = false;
   };
-  const Entry* FindUsed(ArenaSetId set) const;
-  std::optional<PageWork::Made> WorkOnPages();
+  // What is of one user.
+  struct User {
+    explicit User(PageBudget& budget) : work(budget, kPagesAtOnce) {}
 
-  // Of a turn's memory, over all arenas: a call of somebody else waits 0.2 ms for it.
-  static constexpr uint64_t kPagesAtOnce = uint64_t{256} << 10;
+    PageWork work;
+    std::optional<PageWork::Piece> begun;
+  };
+  const Entry* FindUsed(ArenaSetId set) const;
+  void Begin(uint32_t uid, User& user, const PageWork::Piece& piece, absl::Time now);
+  void End(User& user, const absl::Status& status);
+  void TakeDone(absl::Time now);
+  void BeginAll(absl::Time now);
+  void DropSome();
+
+  // Over all arenas: half a millisecond's, which another operation of the same user waits for it.
+  static constexpr uint64_t kPagesAtOnce = uint64_t{2} << 20;
 
   std::map<ArenaSetId, Entry> sets_;
   std::deque<ArenaSetId> unmade_;
-  PageWork page_work_;
+  std::deque<ArenaSetId> dropped_;  // Their pages are back.
+  PageBudget budget_;
+  std::map<uint32_t, User> users_;  // By uid.
+  bool may_begin_ = false;          // Somebody's work, as far as is known.
+  PageProcesses processes_;
+  std::vector<PageWork::Made> made_;
+  bool leaves_pages_ = false;
   uint64_t num_lost_pages_ = 0;  // Of the process, that were looked at.
 };
 

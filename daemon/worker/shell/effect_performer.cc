@@ -201,8 +201,16 @@ void EffectPerformer::WorkOnArenas(absl::Time now) {
 }
 
 void EffectPerformer::DoArenaWork() {
-  const std::optional<PageWork::Made> made = arenas_.Work();
-  if (made.has_value()) exchange_.PagesCommitted(made->operation, made->status, now_);
+  for (const PageWork::Made& made : arenas_.Work(now_))
+    exchange_.PagesCommitted(made.operation, made.status, now_);
+  for (const std::string& warning : arenas_.TakeWarnings())
+    Run(LogLine{Severity::kWarning, warning});
+}
+
+void EffectPerformer::TickArenas(absl::Time now) {
+  now_ = now;
+  arenas_.Tick(now);
+  DoArenaWork();
 }
 
 bool EffectPerformer::EndSetsWithoutPages(absl::Time now) {

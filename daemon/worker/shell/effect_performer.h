@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,15 +29,16 @@ namespace epd {
 class EffectPerformer {
  public:
   // `backends`: at least one; the first serves groups that name none.
+  // `page_program`: PageProcesses'.
   EffectPerformer(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
-                  const Backends& backends, EpdSocket& epd, Wire* wire)
+                  const Backends& backends, EpdSocket& epd, Wire* wire, std::string page_program)
       : exchange_(exchange),
         sessions_(sessions),
         records_(records),
         backends_(backends),
         epd_(epd),
         wire_(wire),
-        arenas_(exchange.staging().pool().budget_bytes()) {}
+        arenas_(exchange.staging().pool().budget_bytes(), std::move(page_program)) {}
   ~EffectPerformer();
   EffectPerformer(const EffectPerformer&) = delete;
   EffectPerformer& operator=(const EffectPerformer&) = delete;
@@ -52,9 +54,13 @@ class EffectPerformer {
   // again and again while busy().
   void PollBackends(absl::Time now);
   bool busy() const;
-  // Makes and gives back some arenas and pages, and carries out what follows. Call again and again while has_arena_work().
+  // Makes and takes down some arenas, sees to their pages, and carries out what follows. Call again and again while
+  // arenas().has_work(), and when arenas().ready_fd() is readable.
   void WorkOnArenas(absl::Time now);
-  bool has_arena_work() const { return arenas_.has_work(); }
+  ArenaTable& arenas() { return arenas_; }
+  const ArenaTable& arenas() const { return arenas_; }
+  // Says who is late that makes or gives back pages.
+  void TickArenas(absl::Time now);
   // Ends the sessions of arenas that have lost pages (page_guard.h), before the engine hears that rows in them are good. Whether
   // there were any; what follows is carried out with the next RunAll.
   bool EndSetsWithoutPages(absl::Time now);

@@ -28,6 +28,7 @@ namespace {
 constexpr uint64_t kControl = UINT64_MAX;
 constexpr uint64_t kIdMaker = UINT64_MAX - 1;
 constexpr uint64_t kWire = UINT64_MAX - 2;
+constexpr uint64_t kPages = UINT64_MAX - 3;
 // Control messages and deadlines are looked at this often under load, too.
 constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
 constexpr int kMaxSleepMs = 60'000;
@@ -98,7 +99,8 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
                                 .limits = LimitsFromProto(hello.limits()),
                                 .self = Incarnation(hello.worker_incarnation()),
                                 .traced_per_second = TracedPerSecond(num_cpus_)}),
-      performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get()),
+      performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get(),
+                 std::move(parts.page_program)),
       id_maker_(std::move(parts.make_unique_id)) {}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
@@ -118,6 +120,9 @@ absl::Status ExecLoop::SetUp() {
   if (!status.ok()) return status;
   if (status = id_maker_.Start(); !status.ok()) return status;
   status = Watch(epoll_.get(), id_maker_.ready_fd(), kIdMaker, EPOLLIN, EPOLL_CTL_ADD);
+  if (!status.ok()) return status;
+  if (status = performer_.arenas().Start(); !status.ok()) return status;
+  status = Watch(epoll_.get(), performer_.arenas().ready_fd(), kPages, EPOLLIN, EPOLL_CTL_ADD);
   if (!status.ok() || wire_ == nullptr) return status;
   return Watch(epoll_.get(), wire_->inbox().wakeup_fd(), kWire, EPOLLIN | EPOLLET, EPOLL_CTL_ADD);
 }
@@ -131,8 +136,8 @@ absl::Status ExecLoop::Run() {
   absl::Time spin_until = absl::InfinitePast();
   absl::Time last_busy = absl::InfinitePast();
   while (status_.ok() && stop_ == 0) {
-    const bool makes_arenas = performer_.has_arena_work();
-    if (makes_arenas) performer_.WorkOnArenas(Now());
+    const bool makes_arenas = performer_.arenas().has_work();
+    if (makes_arenas || performer_.arenas().awaits_pages()) performer_.WorkOnArenas(Now());
     const bool scanned = ScanSessions();
     const bool busy = TakeWire() || scanned || makes_arenas;
     const absl::Time now = Now();
@@ -161,6 +166,7 @@ absl::Status ExecLoop::Run() {
     if (NextDeadline() <= now) {
       performer_.TakeDirect();
       exchange_.Tick(now);
+      performer_.TickArenas(now);
       performer_.RunAll(now);
       SendMadeIds();
     }
@@ -231,7 +237,8 @@ void ExecLoop::Sleep() {
 }
 
 absl::Time ExecLoop::NextDeadline() const {
-  return std::min(exchange_.next_deadline(), id_maker_.next_deadline());
+  return std::min(
+      {exchange_.next_deadline(), id_maker_.next_deadline(), performer_.arenas().next_deadline()});
 }
 
 int ExecLoop::TimeoutMs() const {
@@ -255,6 +262,8 @@ void ExecLoop::PollEvents(int timeout_ms) {
       if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadControl();
     } else if (data == kIdMaker) {
       SendMadeIds();
+    } else if (data == kPages) {
+      performer_.WorkOnArenas(Now());
     }  // Else a session or a stream rang; the next scan sees why.
   }
   if (epd_.wants_write() != watches_write_) {

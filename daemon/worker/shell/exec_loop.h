@@ -30,6 +30,7 @@ struct ExecLoopParts {
   Backends backends;                   // At least one.
   std::string no_cuda = {};            // Why "cuda" is not one of them.
   UniqueIdMaker::Make make_unique_id;  // Called on threads of its own.
+  std::string page_program;            // PageProcesses'.
   std::unique_ptr<Wire> wire;          // Null: no streams to other nodes.
 };
 

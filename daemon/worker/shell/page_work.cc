@@ -3,22 +3,14 @@
 #include <algorithm>
 
 namespace epd {
-namespace {
-
-// Of each arena, where a set has many: below it the calls cost more than their pages ...
-constexpr uint64_t kWorthACall = uint64_t{16} << 10;
-// ... unless so much is of all of them together.
-constexpr uint64_t kMostAtOnce = uint64_t{1} << 20;
-
-}  // namespace
 
 void PageWork::Add(ArenaSetId set, int num_arenas) { sets_[set].num_arenas = num_arenas; }
 
 void PageWork::SetPresentEnd(Set& set, uint64_t end) {
   const auto num_arenas = static_cast<uint64_t>(set.num_arenas);
-  present_bytes_ -= set.present_end * num_arenas;
+  budget_.present_bytes -= set.present_end * num_arenas;
   set.present_end = end;
-  present_bytes_ += set.present_end * num_arenas;
+  budget_.present_bytes += set.present_end * num_arenas;
 }
 
 void PageWork::Forget(ArenaSetId set) {
@@ -28,34 +20,32 @@ void PageWork::Forget(ArenaSetId set) {
   sets_.erase(found);
 }
 
-void PageWork::Commit(const CommitPages& pages) {
-  for (const Trim& trim : pages.trims) {
-    const auto found = sets_.find(trim.set);
-    if (found == sets_.end()) continue;
-    Set& set = found->second;
-    set.made_end = std::min(set.made_end, trim.offset);
-    ++set.num_asked_back;
-    given_back_.push_back({.range = {trim.set, trim.offset, trim.bytes}});
-  }
-  Set& set = sets_.at(pages.range.set);
+void PageWork::GiveBack(const Trim& trim) {
+  Set& set = sets_.at(trim.set);
+  set.made_end = std::min(set.made_end, trim.offset);
+  ++set.num_asked_back;
+  ++budget_.num_giving_back;
+  given_back_.push_back({.range = {trim.set, trim.offset, trim.bytes}});
+}
+
+void PageWork::Make(OperationId operation, const Region& range) {
+  Set& set = sets_.at(range.set);
   if (set.orders.empty()) {
-    making_.push_back(pages.range.set);
-    set.made_end = pages.range.offset;
+    making_.push_back(range.set);
+    set.made_end = range.offset;
   }
-  set.orders.push_back(
-      {.operation = pages.operation, .range = pages.range, .after = set.num_asked_back});
+  set.orders.push_back({.operation = operation, .range = range, .after = set.num_asked_back});
 }
 
 void PageWork::Drop(ArenaSetId set) {
   given_back_.push_back({.kind = Kind::kEndMeetings, .range = {set, 0, 0}});
   given_back_.push_back({.kind = Kind::kDrop, .range = {set, 0, sets_.at(set).present_end}});
   sets_.at(set).num_asked_back += 2;
+  budget_.num_giving_back += 2;
 }
 
 uint64_t PageWork::PieceBytes(const Set& set) const {
-  const auto num_arenas = static_cast<uint64_t>(set.num_arenas);
-  const uint64_t least = std::min(kWorthACall, kMostAtOnce / num_arenas);
-  const uint64_t each = std::max(piece_bytes_ / num_arenas, least);
+  const uint64_t each = piece_bytes_ / static_cast<uint64_t>(set.num_arenas);
   return std::max(page_bytes_, each / page_bytes_ * page_bytes_);
 }
 
@@ -70,7 +60,8 @@ bool PageWork::HasRoom(const Region& piece) const {
   const Set& set = sets_.at(piece.set);
   const uint64_t end = piece.offset + piece.bytes;
   const uint64_t more = end > set.present_end ? end - set.present_end : 0;
-  return present_bytes_ + more * static_cast<uint64_t>(set.num_arenas) <= budget_bytes_;
+  return budget_.present_bytes + more * static_cast<uint64_t>(set.num_arenas) <=
+         budget_.budget_bytes;
 }
 
 const PageWork::Order* PageWork::NextToMake() const {
@@ -78,16 +69,20 @@ const PageWork::Order* PageWork::NextToMake() const {
     const Set& set = sets_.at(id);
     const Order& first = set.orders.front();
     // With nothing to be given back the pool's word is enough.
-    const bool has_room = given_back_.empty() || HasRoom(PieceToMake(first));
+    const bool has_room = budget_.num_giving_back == 0 || HasRoom(PieceToMake(first));
     if (first.after <= set.num_given_back && has_room) return &first;
   }
   return nullptr;
 }
 
-std::optional<PageWork::Piece> PageWork::Next() const {
+std::optional<PageWork::Piece> PageWork::Next() {
   const Order* order = NextToMake();
-  if (order != nullptr && (!made_last_ || given_back_.empty()))
-    return Piece{Kind::kMake, PieceToMake(*order)};
+  if (order != nullptr && (!made_last_ || given_back_.empty())) {
+    const Region range = PieceToMake(*order);
+    Set& set = sets_.at(range.set);
+    SetPresentEnd(set, std::max(set.present_end, range.offset + range.bytes));
+    return Piece{Kind::kMake, range};
+  }
   if (given_back_.empty()) return std::nullopt;
   const GivenBack& first = given_back_.front();
   if (first.range.bytes == 0) return Piece{first.kind, first.range};
@@ -107,6 +102,7 @@ std::optional<PageWork::Made> PageWork::Done(const Piece& piece, const absl::Sta
     SetPresentEnd(set, std::min(set.present_end, piece.range.offset));
   if (first.range.bytes > 0 || (piece.kind != first.kind)) return std::nullopt;
   ++set.num_given_back;
+  --budget_.num_giving_back;
   if (piece.kind == Kind::kDrop) Forget(piece.range.set);
   given_back_.pop_front();
   return std::nullopt;
@@ -115,8 +111,7 @@ std::optional<PageWork::Made> PageWork::Done(const Piece& piece, const absl::Sta
 std::optional<PageWork::Made> PageWork::DoneMaking(const Region& made, const absl::Status& status) {
   Set& set = sets_.at(made.set);
   const uint64_t end = made.offset + made.bytes;
-  // Some arenas may have it although others do not.
-  SetPresentEnd(set, std::max(set.present_end, end));
+  // Where it failed, some arenas may have it although others do not.
   if (status.ok()) set.made_end = std::max(set.made_end, end);
   std::erase(making_, made.set);
   const Order order = set.orders.front();

@@ -14,22 +14,29 @@
 
 namespace epd {
 
-// What is given back goes in the order in which it came, beside what is made: there a set after the other has a piece, and in a set
-// the operations one after the other. Pages are made as long as the machine's memory stays within the budget, and of a set only
-// once what was to be given back of it before is back: so nobody waits for what others give back, but where there is no room
-// before. Nothing of a set that an operation has asked for is given back before it is made, since it is the
+// The machine's memory for staging, of all users.
+struct PageBudget {
+  uint64_t budget_bytes = 0;   // The pool's, which grants no more than fits once all is given back.
+  uint64_t present_bytes = 0;  // Of all arenas of all sets.
+  uint64_t num_giving_back = 0;
+};
+
+// Of the sets of one user. What is given back goes in the order in which it came, beside what is made: there a set after the other
+// has a piece, and in a set the operations one after the other. Pages are made as long as the machine's memory stays within the
+// budget, and of a set only once what was to be given back of it before is back: so nobody waits for what others give back, but
+// where there is no room before. Nothing of a set that an operation has asked for is given back before it is made, since it is the
 // operation's until then. Touches no memory; not thread-safe.
 class PageWork {
  public:
-  // `budget_bytes`: the pool's, which grants no more than fits once all is given back. A piece is of the same range in all arenas of its
-  // set: some `piece_bytes` over all, but not much less than what a call to the kernel is worth.
-  PageWork(uint64_t budget_bytes, uint64_t piece_bytes, uint64_t page_bytes = 4096)
-      : budget_bytes_(budget_bytes), piece_bytes_(piece_bytes), page_bytes_(page_bytes) {}
+  // `budget` outlives this. A piece is of the same range in all arenas of its set: `piece_bytes` over all, or a page of each.
+  PageWork(PageBudget& budget, uint64_t piece_bytes, uint64_t page_bytes = 4096)
+      : budget_(budget), piece_bytes_(piece_bytes), page_bytes_(page_bytes) {}
 
   // A set of which pages may be made.
   void Add(ArenaSetId set, int num_arenas);
-  // Of a set that was added; its trims may be of others. They are left out where a set is not known.
-  void Commit(const CommitPages& pages);
+  // Of a set that was added.
+  void GiveBack(const Trim& trim);
+  void Make(OperationId operation, const Region& range);
   // Nobody uses the set any more: its meetings end, then everything of it that was made is given back, last of all that was
   // asked for it, and then it is dropped.
   void Drop(ArenaSetId set);
@@ -40,9 +47,12 @@ class PageWork {
   struct Piece {
     Kind kind = Kind::kMake;
     Region range;
+
+    friend bool operator==(const Piece&, const Piece&) = default;
   };
-  // What is to be done next, as long as Done is not called; null: nothing.
-  std::optional<Piece> Next() const;
+  // What is to be done next, as long as Done is not called; null: nothing, or nothing before others have given something back.
+  // What is to be made counts as present from now on.
+  std::optional<Piece> Next();
   // An operation's pages are made, or they cannot be.
   struct Made {
     OperationId operation;
@@ -54,6 +64,7 @@ class PageWork {
   std::optional<Made> Done(const Piece& piece, const absl::Status& status);
 
   bool empty() const { return given_back_.empty() && making_.empty(); }
+  bool has_sets() const { return !sets_.empty(); }
 
  private:
   struct Order {
@@ -83,12 +94,11 @@ class PageWork {
   // Whose turn it is to have pages made; null: nobody's.
   const Order* NextToMake() const;
 
-  const uint64_t budget_bytes_;
+  PageBudget& budget_;
   const uint64_t piece_bytes_;
   const uint64_t page_bytes_;
   std::map<ArenaSetId, Set> sets_;
   std::deque<GivenBack> given_back_;  // Ranges that are left.
-  uint64_t present_bytes_ = 0;        // Of all arenas of all sets.
   std::deque<ArenaSetId> making_;     // Sets with orders, by turns.
   bool made_last_ = false;
 };

@@ -44,6 +44,8 @@ constexpr unsigned kStopSeconds = 5;
 constexpr int kHelloLimitMs = 30'000;
 constexpr size_t kReadyTextBytes = 16 << 10;  // Of each text: paths, and why there is none.
 constexpr size_t kHelloFdsWithTls = 4;
+// Also where the file has been replaced since.
+constexpr char kOwnProgram[] = "/proc/self/exe";
 constexpr absl::Duration kLookup = absl::Seconds(5);
 
 volatile std::sig_atomic_t g_stop = 0;
@@ -268,6 +270,7 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
                  .backends = std::move(served->backends),
                  .no_cuda = std::move(served->no_cuda),
                  .make_unique_id = MakerOfIds(nccl, has_cuda),
+                 .page_program = kOwnProgram,
                  .wire = std::move(wire)},
                 g_stop);
   return loop.Run();

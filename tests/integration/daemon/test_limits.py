@@ -64,6 +64,11 @@ def _join_refused(client: attach.Client, group: pb.GroupSpec, ranks: list[int]) 
     return client.expect("join_failed").status
 
 
+def _is_let_in(client: attach.Client) -> bool:
+    client.send(attach=pb.Attach(min_version=1, max_version=1))
+    return client.receive().WhichOneof("body") == "attached"
+
+
 @contextlib.contextmanager
 def _clients(shared) -> Iterator[Callable[[int], attach.Client]]:
     """Makes clients of a uid, and closes them in the end."""
@@ -109,7 +114,7 @@ def test_a_segment_that_is_kept_is_empty_when_it_does_not_count_any_more(shared)
             "while a thread may still read its answer"
         )
         wait.until(lambda: os.fstat(first.fds[0]).st_blocks * 512 < used // 4, "the pages to go")
-        client(_ALICE).attach()
+        wait.until(lambda: _is_let_in(client(_ALICE)), "epd to know it")
 
 
 def test_groups_and_ranks_of_one_user_leave_room_for_another(shared):

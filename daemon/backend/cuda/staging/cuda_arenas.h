@@ -52,8 +52,6 @@ class CudaArenas : public ArenaSet {
   absl::Status Ready() const override { return ready_; }
   absl::StatusOr<ArenaShare> Share(int arena) override;
   // The memory is there from the start, and stays.
-  absl::Status Commit(uint64_t, uint64_t) override { return absl::OkStatus(); }
-  void Trim(uint64_t, uint64_t) override {}
   // Only what KeepCounts was given: this thread waits for no copy.
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
   //   UNIMPLEMENTED  no CPU maps a device's memory

@@ -43,7 +43,8 @@ TEST(CpuBackend, TakesAUniqueIdOrNoneAndNothingElse) {
 class CpuBackendMoves : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(arenas_->Commit(0, 8 << 20).ok());
+    for (const FilePages& pages : arenas_->PagesOf(0, 8 << 20))
+      ASSERT_EQ(DoPageAction(PageAction::kMake, pages), 0);
     group_.spec.num_ranks = 1;
     group_.spec.num_experts = 4;
   }

@@ -23,8 +23,6 @@ class Areas : public ArenaSet {
   int num_arenas() const override { return kRanks; }
   uint64_t arena_bytes() const override { return 4096; }
   absl::StatusOr<ArenaShare> Share(int) override { return absl::UnimplementedError(""); }
-  absl::Status Commit(uint64_t, uint64_t) override { return absl::OkStatus(); }
-  void Trim(uint64_t, uint64_t) override {}
   absl::Status Read(int, uint64_t, absl::Span<char>) const override { return absl::OkStatus(); }
   absl::StatusOr<char*> Map(int) override { return absl::UnimplementedError(""); }
   shm::DirectArea* Direct(int arena) override { return &areas_[static_cast<size_t>(arena)]; }

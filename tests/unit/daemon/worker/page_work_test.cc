@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <random>
@@ -18,24 +19,25 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kPiece = 8 * kPage;
-constexpr uint64_t kPlenty = uint64_t{1} << 40;
+constexpr PageBudget kPlenty = {.budget_bytes = uint64_t{1} << 40};
 using Kind = PageWork::Kind;
 
 ArenaSetId SetOf(uint64_t id) { return ArenaSetId(id); }
-CommitPages Pages(uint64_t operation, uint64_t set, uint64_t first, uint64_t num,
-                  std::vector<Trim> trims = {}) {
-  return {.operation = OperationId(operation),
-          .range = {SetOf(set), first * kPage, num * kPage},
-          .trims = std::move(trims)};
+void Make(PageWork& work, uint64_t operation, uint64_t set, uint64_t first, uint64_t num) {
+  work.Make(OperationId(operation), {SetOf(set), first * kPage, num * kPage});
+}
+void GiveBack(PageWork& work, uint64_t set, uint64_t num) {
+  work.GiveBack({SetOf(set), 0, num * kPage});
 }
 
 TEST(PageWorkTest, APieceIsMuchTheSameMemoryHoweverManyArenasThereAre) {
-  PageWork work(kPlenty, kPiece, kPage);
-  const std::map<int, uint64_t> pages_of = {{1, 8}, {2, 4}, {8, 4}, {64, 4}, {240, 1}};
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage);
+  const std::map<int, uint64_t> pages_of = {{1, 8}, {2, 4}, {8, 1}, {64, 1}, {240, 1}};
   for (const auto& [num_arenas, pages] : pages_of) {
     const ArenaSetId set(static_cast<uint64_t>(num_arenas));
     work.Add(set, num_arenas);
-    work.Commit(Pages(1, set.value, 0, 100));
+    Make(work, 1, set.value, 0, 100);
     while (!work.empty()) {
       const std::optional<PageWork::Piece> piece = work.Next();
       ASSERT_TRUE(piece.has_value());
@@ -56,29 +58,33 @@ int PiecesUntil(PageWork& work, OperationId operation) {
 }
 
 TEST(PageWorkTest, ASmallOperationDoesNotWaitForALargeOneOfAnotherSet) {
-  PageWork work(kPlenty, kPiece, kPage);
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage);
   for (uint64_t set : {1, 2, 3}) work.Add(SetOf(set), 1);
-  work.Commit(Pages(1, 1, 0, 100'000));
-  work.Commit(Pages(2, 2, 0, 100'000));
-  work.Commit(Pages(3, 3, 0, 2));
+  Make(work, 1, 1, 0, 100'000);
+  Make(work, 2, 2, 0, 100'000);
+  Make(work, 3, 3, 0, 2);
   EXPECT_EQ(PiecesUntil(work, OperationId(3)), 3);
 }
 
 TEST(PageWorkTest, AndNotForWhatIsGivenBackAfterIt) {
-  PageWork work(kPlenty, kPiece, kPage);
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage);
   for (uint64_t set : {1, 2, 3}) work.Add(SetOf(set), 1);
-  work.Commit(Pages(1, 1, 0, 1000));
+  Make(work, 1, 1, 0, 1000);
   ASSERT_GT(PiecesUntil(work, OperationId(1)), 0);
-  work.Commit(Pages(2, 2, 0, 16));
-  work.Commit(Pages(3, 3, 0, 1000, {{SetOf(1), 0, 1000 * kPage}}));
+  Make(work, 2, 2, 0, 16);
+  GiveBack(work, 1, 1000);
+  Make(work, 3, 3, 0, 1000);
   EXPECT_LE(PiecesUntil(work, OperationId(2)), 6);
 }
 
 TEST(PageWorkTest, WhatCannotBeMadeEndsItsOperationAndNotTheNextOne) {
-  PageWork work(kPlenty, kPiece, kPage);
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage);
   work.Add(SetOf(1), 1);
-  work.Commit(Pages(1, 1, 0, 16));
-  work.Commit(Pages(2, 1, 0, 20));
+  Make(work, 1, 1, 0, 16);
+  Make(work, 2, 1, 0, 20);
   ASSERT_FALSE(work.Done(*work.Next(), absl::OkStatus()).has_value());
   const std::optional<PageWork::Made> failed =
       work.Done(*work.Next(), absl::ResourceExhaustedError("none"));
@@ -91,12 +97,14 @@ TEST(PageWorkTest, WhatCannotBeMadeEndsItsOperationAndNotTheNextOne) {
 
 // Pieces until an operation of two pages has its own, where another set gives 100 pages back before.
 int PiecesUntilTwoPagesBehind100(uint64_t budget_pages) {
-  PageWork work(budget_pages * kPage, kPiece, kPage);
+  PageBudget budget = {.budget_bytes = budget_pages * kPage};
+  PageWork work(budget, kPiece, kPage);
   for (uint64_t set : {1, 2, 3}) work.Add(SetOf(set), 1);
-  work.Commit(Pages(1, 1, 0, 100));
+  Make(work, 1, 1, 0, 100);
   EXPECT_GT(PiecesUntil(work, OperationId(1)), 0);
-  work.Commit(Pages(2, 2, 0, 90, {{SetOf(1), 0, 100 * kPage}}));
-  work.Commit(Pages(3, 3, 0, 2));
+  GiveBack(work, 1, 100);
+  Make(work, 2, 2, 0, 90);
+  Make(work, 3, 3, 0, 2);
   return PiecesUntil(work, OperationId(3));
 }
 
@@ -106,12 +114,13 @@ TEST(PageWorkTest, WhatIsGivenBackIsWaitedForWhereThereIsNoRoomBefore) {
 }
 
 TEST(PageWorkTest, ASetIsDroppedOnceItsPagesAreBackAndOthersAreMadeMeanwhileInTheirRoom) {
-  PageWork work(20 * kPage, kPiece, kPage);
+  PageBudget budget = {.budget_bytes = 20 * kPage};
+  PageWork work(budget, kPiece, kPage);
   for (uint64_t set : {1, 2}) work.Add(SetOf(set), 1);
-  work.Commit(Pages(1, 1, 0, 20));
+  Make(work, 1, 1, 0, 20);
   ASSERT_GT(PiecesUntil(work, OperationId(1)), 0);
   work.Drop(SetOf(1));
-  work.Commit(Pages(2, 2, 0, 1));
+  Make(work, 2, 2, 0, 1);
   std::vector<Kind> kinds;
   while (!work.empty()) {
     const std::optional<PageWork::Piece> piece = work.Next();
@@ -122,7 +131,26 @@ TEST(PageWorkTest, ASetIsDroppedOnceItsPagesAreBackAndOthersAreMadeMeanwhileInTh
                                       Kind::kGiveBack, Kind::kGiveBack, Kind::kDrop}));
 }
 
-// Tenants that come and go over one pool, with the machine's memory in a model.
+TEST(PageWorkTest, WhatAnotherUserGivesBackIsWaitedForWhereThereIsNoRoomBefore) {
+  PageBudget budget = {.budget_bytes = 20 * kPage};
+  PageWork one(budget, kPiece, kPage);
+  PageWork other(budget, kPiece, kPage);
+  one.Add(SetOf(1), 1);
+  other.Add(SetOf(2), 1);
+  Make(one, 1, 1, 0, 16);
+  ASSERT_GT(PiecesUntil(one, OperationId(1)), 0);
+  GiveBack(one, 1, 16);
+  Make(other, 2, 2, 0, 12);
+  EXPECT_EQ(other.Next(), std::nullopt);
+  EXPECT_FALSE(other.empty());
+  const std::optional<PageWork::Piece> back = one.Next();
+  EXPECT_EQ(other.Next(), std::nullopt) << "it is not back yet";
+  one.Done(*back, absl::OkStatus());
+  EXPECT_EQ(PiecesUntil(other, OperationId(2)), 2);
+}
+
+// Tenants of two users that come and go over one pool, with the machine's memory in a model. Each user's work is begun and ends
+// at times of its own.
 class Machine {
  public:
   explicit Machine(uint64_t seed) : random_(seed) {}
@@ -147,7 +175,8 @@ class Machine {
           Work();
       }
     }
-    while (!work_.empty() && !::testing::Test::HasFailure()) Work();
+    while ((!users_[0].work.empty() || !users_[1].work.empty()) && !::testing::Test::HasFailure())
+      Work();
     EXPECT_TRUE(waiting_.empty()) << "operations whose pages nobody makes";
   }
 
@@ -162,8 +191,8 @@ class Machine {
     const auto lease = staging_.Acquire(key);
     ASSERT_TRUE(lease.ok());
     sets_[lease->set] = num_arenas;
-    work_.Add(lease->set, num_arenas);
     num_arenas_[lease->set] = num_arenas;
+    WorkOf(lease->set).Add(lease->set, num_arenas);
   }
   void Ask() {
     if (sets_.empty()) return;
@@ -174,7 +203,8 @@ class Machine {
     regions_[id] = grant->region;
     if (grant->commit.bytes == 0) return CheckThere(grant->region);
     waiting_.insert(id);
-    work_.Commit({.operation = id, .range = grant->commit, .trims = grant->trims});
+    for (const Trim& trim : grant->trims) WorkOf(trim.set).GiveBack(trim);
+    WorkOf(set->first).Make(id, grant->commit);
   }
   // Those whose pages are still made stay.
   void EndOne() {
@@ -192,32 +222,52 @@ class Machine {
       if (used) continue;
       const auto dropped = staging_.Release(set);
       ASSERT_EQ(dropped, std::vector<ArenaSetId>{set});
-      work_.Drop(set);
+      WorkOf(set).Drop(set);
       sets_.erase(set);
       return;
     }
   }
+  struct User {
+    explicit User(PageBudget& budget) : work(budget, kPiece, kPage) {}
+    PageWork work;
+    std::optional<PageWork::Piece> begun;
+  };
+  PageWork& WorkOf(ArenaSetId set) { return users_[set.value % 2].work; }
+
+  // Memory that is being made is there, and so is what is being given back.
   void Work() {
-    const std::optional<PageWork::Piece> piece = work_.Next();
-    ASSERT_EQ(piece.has_value(), !work_.empty());
-    if (!piece.has_value()) return;
-    const Region& range = piece->range;
-    const bool fails = piece->kind == Kind::kMake && Roll(50) == 0;
-    std::set<uint64_t>& pages = memory_[range.set];
-    for (uint64_t at = range.offset; at < range.offset + range.bytes && !fails; at += kPage) {
-      if (piece->kind == Kind::kMake) pages.insert(at);
-      if (piece->kind != Kind::kMake) pages.erase(at);
+    User& user = users_[Roll(2)];
+    if (!user.begun.has_value()) {
+      user.begun = user.work.Next();
+      const bool waits = !user.work.empty() && !user.begun.has_value();
+      ASSERT_TRUE(!waits || !OtherOf(user).work.empty()) << "it waits, and for nobody";
+      if (user.begun.has_value() && user.begun->kind == Kind::kMake) Add(user.begun->range);
+    } else {
+      End(user, *std::exchange(user.begun, std::nullopt));
     }
-    if (piece->kind == Kind::kDrop) {
-      EXPECT_TRUE(pages.empty()) << "pages that nobody gives back";
-      memory_.erase(range.set);
-    }
-    const std::optional<PageWork::Made> made =
-        work_.Done(*piece, fails ? absl::ResourceExhaustedError("none") : absl::OkStatus());
     uint64_t in_use = 0;
     for (const auto& [set, there] : memory_)
       in_use += there.size() * kPage * static_cast<uint64_t>(num_arenas_.at(set));
     ASSERT_LE(in_use, kBudget);
+  }
+  User& OtherOf(const User& user) { return &user == &users_[0] ? users_[1] : users_[0]; }
+  void Add(const Region& range) {
+    for (uint64_t at = range.offset; at < range.offset + range.bytes; at += kPage)
+      memory_[range.set].insert(at);
+  }
+  void End(User& user, const PageWork::Piece& piece) {
+    const Region& range = piece.range;
+    const bool fails = piece.kind == Kind::kMake && Roll(50) == 0;
+    std::set<uint64_t>& pages = memory_[range.set];
+    for (uint64_t at = range.offset; at < range.offset + range.bytes; at += kPage) {
+      if (fails || piece.kind != Kind::kMake) pages.erase(at);
+    }
+    if (piece.kind == Kind::kDrop) {
+      EXPECT_TRUE(pages.empty()) << "pages that nobody gives back";
+      memory_.erase(range.set);
+    }
+    const std::optional<PageWork::Made> made =
+        user.work.Done(piece, fails ? absl::ResourceExhaustedError("none") : absl::OkStatus());
     if (made.has_value()) Ended(*made);
     for (const auto& [id, region] : regions_) {
       if (!waiting_.contains(id)) CheckThere(region);
@@ -238,7 +288,8 @@ class Machine {
   static constexpr uint64_t kBudget = 200 * kPage;
   std::mt19937_64 random_;
   Staging staging_{kBudget, kPage};
-  PageWork work_{kBudget, kPiece, kPage};
+  PageBudget budget_{.budget_bytes = kBudget};
+  std::array<User, 2> users_{User(budget_), User(budget_)};
   std::map<ArenaSetId, int> sets_;
   std::map<ArenaSetId, int> num_arenas_;
   std::map<ArenaSetId, std::set<uint64_t>> memory_;  // Pages, the same in each arena.

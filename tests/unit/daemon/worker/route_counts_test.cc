@@ -28,8 +28,6 @@ class StagedCounts : public ArenaSet {
   int num_arenas() const override { return num_arenas_; }
   uint64_t arena_bytes() const override { return uint64_t{1} << 30; }
   absl::StatusOr<ArenaShare> Share(int) override { return absl::UnimplementedError(""); }
-  absl::Status Commit(uint64_t, uint64_t) override { return absl::OkStatus(); }
-  void Trim(uint64_t, uint64_t) override {}
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override {
     bytes_read_ += out.size();
     ++num_reads_;

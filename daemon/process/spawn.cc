@@ -1,4 +1,4 @@
-#include "daemon/node/workers/spawn.h"
+#include "daemon/process/spawn.h"
 
 #include <signal.h>
 #include <spawn.h>

@@ -1,5 +1,5 @@
 // Goal: a child gets descriptor 3 and nothing else of epd's, and its end is told in words.
-#include "daemon/node/workers/spawn.h"
+#include "daemon/process/spawn.h"
 
 #include <fcntl.h>
 #include <poll.h>

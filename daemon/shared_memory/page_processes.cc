@@ -1,0 +1,199 @@
+#include "daemon/shared_memory/page_processes.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/shared_memory/page_process.h"
+
+namespace epd {
+namespace {
+
+// Of users of which nothing is to be done; a process more is started in a millisecond.
+constexpr size_t kMaxIdle = 8;
+// An order is some thousand pages: a millisecond, or some where the machine is busy.
+constexpr absl::Duration kLate = absl::Seconds(1);
+// In one task: then something ends each of them.
+constexpr int kMaxEnds = 2;
+
+}  // namespace
+
+absl::Status PageProcesses::Start() {
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (epoll_.valid()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
+}
+
+bool PageProcesses::StartProcess(uint32_t uid, Process& process) {
+  if (process.socket.valid()) return true;
+  if (program_.empty()) return false;
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
+  UniqueFd ours(pair[0]);
+  const UniqueFd theirs(pair[1]);
+  absl::StatusOr<Child> child = Spawn(program_, {kPageProcessFlag}, theirs.get());
+  if (!child.ok()) return false;
+  process.child = *std::move(child);
+  process.socket = std::move(ours);
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = uid;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, process.socket.get(), &event) == 0) return true;
+  Drop(process);
+  return false;
+}
+
+void PageProcesses::Drop(Process& process) {
+  if (!process.socket.valid()) return;
+  process.socket.reset();
+  process.late = absl::InfiniteFuture();
+  ended_.push_back(std::move(process.child));
+}
+
+void PageProcesses::Prepare(uint32_t uid) {
+  Process& process = processes_[uid];
+  if (StartProcess(uid, process) && process.tasks.empty()) {
+    std::erase(idle_, uid);
+    idle_.push_back(uid);
+  }
+}
+
+void PageProcesses::Add(uint32_t uid, Task task, absl::Time now) {
+  Reap();
+  ++num_open_;
+  Process& process = processes_[uid];
+  process.tasks.push_back(std::move(task));
+  if (process.tasks.size() > 1) return;
+  std::erase(idle_, uid);
+  Send(uid, process, now);
+}
+
+void PageProcesses::Send(uint32_t uid, Process& process, absl::Time now) {
+  while (!process.tasks.empty()) {
+    const Task& task = process.tasks.front();
+    if (process.num_sent == task.pages.size()) {
+      FinishFirst(process, 0);
+      continue;
+    }
+    if (!StartProcess(uid, process)) {
+      DoHere(uid, process, program_.empty() ? "" : "no process can be had");
+      continue;
+    }
+    const size_t num = std::min(task.pages.size() - process.num_sent, kMaxPagesOfOrder);
+    const absl::Status sent =
+        SendPageOrder(process.socket.get(), task.action,
+                      absl::MakeConstSpan(task.pages).subspan(process.num_sent, num));
+    if (sent.ok()) {
+      process.num_sent += num;
+      process.late = now + kLate;
+      return;
+    }
+    Drop(process);
+    if (++process.num_ends >= kMaxEnds) DoHere(uid, process, std::string(sent.message()));
+  }
+  if (process.socket.valid()) idle_.push_back(uid);
+  EndIdle();
+}
+
+void PageProcesses::Receive(uint32_t uid, Process& process, absl::Time now) {
+  const absl::StatusOr<int> answer = ReceivePageAnswer(process.socket.get());
+  if (absl::IsNotFound(answer.status())) return;
+  if (answer.ok() && !process.tasks.empty() && process.num_sent > process.num_answered) {
+    process.late = absl::InfiniteFuture();
+    process.num_answered = process.num_sent;
+    if (*answer != 0) FinishFirst(process, *answer);
+    return Send(uid, process, now);
+  }
+  Drop(process);
+  std::erase(idle_, uid);
+  process.num_sent = process.num_answered;
+  if (process.tasks.empty()) return;
+  if (++process.num_ends >= kMaxEnds) DoHere(uid, process, "its process ends each time");
+  Send(uid, process, now);
+}
+
+void PageProcesses::FinishFirst(Process& process, int error) {
+  done_.push_back({.id = process.tasks.front().id, .error = error});
+  process.tasks.pop_front();
+  process.num_sent = process.num_answered = 0;
+  process.num_ends = 0;
+}
+
+void PageProcesses::DoHere(uint32_t uid, Process& process, const std::string& why) {
+  const Task& task = process.tasks.front();
+  if (!why.empty()) {
+    warnings_.push_back(absl::StrCat(
+        "pages of user ", uid, " are made and given back in a thread that others wait for: ", why,
+        "; raise the limits on processes and descriptors"));
+  }
+  int error = 0;
+  for (size_t i = process.num_answered; i < task.pages.size() && error == 0; ++i)
+    error = DoPageAction(task.action, task.pages[i]);
+  FinishFirst(process, error);
+}
+
+std::vector<PageProcesses::Done> PageProcesses::TakeDone(absl::Time now) {
+  constexpr int kAtOnce = 16;
+  epoll_event events[kAtOnce];
+  const int count = epoll_.valid() ? epoll_wait(epoll_.get(), events, kAtOnce, 0) : 0;
+  for (int i = 0; i < count; ++i) {
+    const auto uid = static_cast<uint32_t>(events[i].data.u64);
+    const auto found = processes_.find(uid);
+    if (found != processes_.end() && found->second.socket.valid()) Receive(uid, found->second, now);
+  }
+  EndIdle();
+  Reap();
+  num_open_ -= done_.size();
+  return std::exchange(done_, {});
+}
+
+void PageProcesses::Tick(absl::Time now) {
+  for (auto& [uid, process] : processes_) {
+    if (now < process.late) continue;
+    process.late = absl::InfiniteFuture();
+    warnings_.push_back(absl::StrCat(
+        "the kernel has not ", process.tasks.front().action == PageAction::kMake ? "made" : "taken",
+        " pages of user ", uid, " for ", absl::FormatDuration(kLate),
+        ": a process of that user holds the lock of a file of its staging or slots, by a write() "
+        "that does not end, or memory is short; operations of that user wait, nobody else's"));
+  }
+}
+
+absl::Time PageProcesses::next_deadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [unused, process] : processes_) next = std::min(next, process.late);
+  return next;
+}
+
+void PageProcesses::EndIdle() {
+  while (idle_.size() > kMaxIdle) {
+    const auto found = processes_.find(idle_.front());
+    idle_.pop_front();
+    Drop(found->second);
+    processes_.erase(found);
+  }
+}
+
+void PageProcesses::Reap() {
+  std::erase_if(ended_, [](const Child& child) { return !epd::Reap(child).empty(); });
+}
+
+void PageProcesses::End(absl::Duration limit) {
+  for (auto& [unused, process] : processes_) Drop(process);
+  processes_.clear();
+  idle_.clear();
+  num_open_ = done_.size();
+  const absl::Time until = absl::Now() + limit;
+  for (Reap(); !ended_.empty() && absl::Now() < until; Reap())
+    absl::SleepFor(absl::Milliseconds(1));
+}
+
+}  // namespace epd

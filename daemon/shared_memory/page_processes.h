@@ -1,0 +1,91 @@
+// Makes and gives back pages in processes beside this one: one for each user whose files they are of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/unique_fd.h"
+#include "daemon/process/spawn.h"
+#include "daemon/shared_memory/file_pages.h"
+
+namespace epd {
+
+// Giving back waits for a lock that a process of the user can hold for ever (file_pages.h), and no signal ends that wait: a thread that
+// waits keeps its whole process from ending. So a process of its own waits, and with it only what is of the same user; it ends
+// by itself once this one has, or as soon as the lock is free. Of one thread; waits for nothing, but for the time of a
+// process's start.
+class PageProcesses {
+ public:
+  // Of one user, in the order in which they are added. Descriptors are the caller's until it is done.
+  struct Task {
+    uint64_t id = 0;
+    PageAction action = PageAction::kMake;
+    std::vector<FilePages> pages = {};
+  };
+  struct Done {
+    uint64_t id = 0;
+    int error = 0;  // The errno of the first pages that failed.
+  };
+
+  // `program`: epd-worker's; "": all is done where it is added, for tests.
+  explicit PageProcesses(std::string program) : program_(std::move(program)) {}
+
+  //   RESOURCE_EXHAUSTED  descriptors
+  absl::Status Start();
+  // Readable when TakeDone may have something new; -1 before Start.
+  int ready_fd() const { return epoll_.get(); }
+
+  // So that the user's process is there when it is needed.
+  void Prepare(uint32_t uid);
+  // Where no process can be had, it is done here, with a warning.
+  void Add(uint32_t uid, Task task, absl::Time now);
+  std::vector<Done> TakeDone(absl::Time now);
+  bool has_done() const { return !done_.empty(); }
+  size_t num_open() const { return num_open_; }  // Tasks that TakeDone has not named yet.
+
+  // Looks who is late, which is said once of each.
+  void Tick(absl::Time now);
+  absl::Time next_deadline() const;
+  std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
+
+  // Lets all go, which end once they have done what was sent, and waits up to `limit` for it. Tasks that are open are lost.
+  void End(absl::Duration limit);
+
+ private:
+  struct Process {
+    Child child;
+    UniqueFd socket;  // Invalid: there is no process.
+    std::deque<Task> tasks;
+    size_t num_sent = 0;      // Pages of the first task that were sent, or are done.
+    size_t num_answered = 0;  // Of them.
+    int num_ends = 0;         // Of processes, in the first task.
+    absl::Time late = absl::InfiniteFuture();
+  };
+  bool StartProcess(uint32_t uid, Process& process);
+  void Drop(Process& process);
+  // Sends the next part of the first task.
+  void Send(uint32_t uid, Process& process, absl::Time now);
+  void Receive(uint32_t uid, Process& process, absl::Time now);
+  void FinishFirst(Process& process, int error);
+  void DoHere(uint32_t uid, Process& process, const std::string& why);
+  void EndIdle();
+  void Reap();
+
+  const std::string program_;
+  UniqueFd epoll_;
+  std::map<uint32_t, Process> processes_;  // By uid.
+  std::deque<uint32_t> idle_;              // The one that has been idle for longest first.
+  std::vector<Child> ended_;               // To be reaped.
+  std::vector<Done> done_;
+  size_t num_open_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace epd

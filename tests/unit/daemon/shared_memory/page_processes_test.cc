@@ -1,0 +1,203 @@
+// Goal: pages are made and given back by a process of each user, and nobody waits for another user's, whatever it waits for or dies of.
+#include "daemon/shared_memory/page_processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "daemon/core/unique_fd.h"
+#include "daemon/shared_memory/page_process.h"
+
+namespace epd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kProgram[] = "tests/unit/daemon/shared_memory/page_process_main";
+constexpr uint64_t kPage = 4096;
+
+UniqueFd Memfd() {
+  UniqueFd fd(memfd_create("pages", MFD_CLOEXEC));
+  EXPECT_EQ(ftruncate(fd.get(), 1 << 20), 0);
+  return fd;
+}
+
+uint64_t NumPages(const UniqueFd& fd) {
+  struct stat facts = {};
+  fstat(fd.get(), &facts);
+  return static_cast<uint64_t>(facts.st_blocks) * 512 / kPage;
+}
+
+std::set<int> Children() {
+  std::ifstream file("/proc/self/task/" + std::to_string(gettid()) + "/children");
+  std::set<int> pids;
+  for (int pid = 0; file >> pid;) pids.insert(pid);
+  return pids;
+}
+
+class PageProcessesTest : public testing::Test {
+ protected:
+  explicit PageProcessesTest(std::string program = kProgram) : processes_(std::move(program)) {
+    EXPECT_TRUE(processes_.Start().ok());
+  }
+  void TearDown() override {
+    processes_.End(absl::Seconds(10));
+    EXPECT_EQ(Children(), std::set<int>());
+  }
+  void Make(uint32_t uid, uint64_t id, const UniqueFd& fd, uint64_t num_pages) {
+    processes_.Add(uid, {id, PageAction::kMake, {{fd.get(), 0, num_pages * kPage}}}, now_);
+  }
+  // The ids of the next that are done; fails after 10 s.
+  std::vector<uint64_t> Await() {
+    for (int ms = 0; ms < 10'000; ++ms) {
+      std::vector<uint64_t> ids;
+      for (const PageProcesses::Done& done : processes_.TakeDone(now_)) {
+        EXPECT_EQ(done.error, 0);
+        ids.push_back(done.id);
+      }
+      if (!ids.empty()) return ids;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    ADD_FAILURE() << "nothing is done";
+    return {};
+  }
+  // Starts the process of `uid`.
+  int ProcessOf(uint32_t uid) {
+    const std::set<int> before = Children();
+    processes_.Prepare(uid);
+    for (const int pid : Children()) {
+      if (!before.contains(pid)) return pid;
+    }
+    ADD_FAILURE() << "no process was started";
+    return 0;
+  }
+
+  PageProcesses processes_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(PageProcessesTest, PagesAreMadeAndGivenBackInOrder) {
+  const UniqueFd fd = Memfd();
+  Make(1, 10, fd, 8);
+  processes_.Add(1, {11, PageAction::kGiveBack, {{fd.get(), 4 * kPage, 4 * kPage}}}, now_);
+  EXPECT_EQ(processes_.num_open(), 2u);
+  std::vector<uint64_t> done = Await();
+  if (done.size() == 1) done.push_back(Await().front());
+  EXPECT_THAT(done, ElementsAre(10, 11));
+  EXPECT_EQ(NumPages(fd), 4u);
+  EXPECT_EQ(processes_.num_open(), 0u);
+  EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
+}
+
+TEST_F(PageProcessesTest, ATaskOfMoreFilesThanAMessageTakesIsDoneWhole) {
+  std::vector<UniqueFd> fds;
+  PageProcesses::Task task = {.id = 1};
+  for (size_t i = 0; i < 3 * kMaxPagesOfOrder + 1; ++i) {
+    fds.push_back(Memfd());
+    task.pages.push_back({fds.back().get(), 0, kPage});
+  }
+  processes_.Add(1, std::move(task), now_);
+  EXPECT_THAT(Await(), ElementsAre(1));
+  for (const UniqueFd& fd : fds) EXPECT_EQ(NumPages(fd), 1u);
+}
+
+TEST_F(PageProcessesTest, WhatFailsIsNamedAndTheNextGoesOn) {
+  const UniqueFd fd = Memfd();
+  const UniqueFd no_file(memfd_create("read-only", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  processes_.Add(1, {1, PageAction::kMake, {{no_file.get(), 0, kPage}, {fd.get(), 0, kPage}}},
+                 now_);
+  std::vector<PageProcesses::Done> done;
+  while (done.empty()) done = processes_.TakeDone(now_);
+  EXPECT_EQ(done[0].error, ENOSPC) << "the file has no bytes";
+  EXPECT_EQ(NumPages(fd), 0u);
+  Make(1, 2, fd, 1);
+  EXPECT_THAT(Await(), ElementsAre(2));
+}
+
+TEST_F(PageProcessesTest, NobodyWaitsForAnotherUsersAndWhoIsLateIsSaid) {
+  const int of_one = ProcessOf(1);
+  ASSERT_EQ(kill(of_one, SIGSTOP), 0);
+  const UniqueFd one = Memfd();
+  const UniqueFd other = Memfd();
+  Make(1, 1, one, 1);
+  for (uint64_t id = 2; id < 5; ++id) {
+    Make(2, id, other, id);
+    EXPECT_THAT(Await(), ElementsAre(id));
+  }
+  const absl::Time late = processes_.next_deadline();
+  EXPECT_EQ(late, now_ + absl::Seconds(1));
+  processes_.Tick(late - absl::Milliseconds(1));
+  EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
+  processes_.Tick(late);
+  EXPECT_THAT(processes_.TakeWarnings(), ElementsAre(HasSubstr("of user 1 for 1s")));
+  EXPECT_EQ(processes_.next_deadline(), absl::InfiniteFuture()) << "it is said once";
+  kill(of_one, SIGCONT);
+  EXPECT_THAT(Await(), ElementsAre(1));
+}
+
+TEST_F(PageProcessesTest, OneThatIsKilledIsReplacedAndNothingIsLost) {
+  const int pid = ProcessOf(1);
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  const UniqueFd fd = Memfd();
+  Make(1, 1, fd, 1);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_THAT(Await(), ElementsAre(1));
+  EXPECT_EQ(NumPages(fd), 1u);
+  EXPECT_FALSE(Children().contains(pid)) << "it is not reaped";
+  EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
+}
+
+TEST_F(PageProcessesTest, ThoseOfManyUsersEndOnceTheyAreIdle) {
+  const UniqueFd fd = Memfd();
+  for (uint32_t uid = 0; uid < 20; ++uid) {
+    Make(uid, uid, fd, 1);
+    EXPECT_THAT(Await(), ElementsAre(uid));
+  }
+  for (int ms = 0; ms < 10'000 && Children().size() > 8; ++ms) {
+    processes_.TakeDone(now_);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(Children().size(), 8u);
+}
+
+class WithoutProcesses : public PageProcessesTest {
+ protected:
+  WithoutProcesses() : PageProcessesTest("/nonexistent/epd-worker") {}
+};
+
+TEST_F(WithoutProcesses, ItIsDoneHereAndSaid) {
+  const UniqueFd fd = Memfd();
+  Make(7, 1, fd, 2);
+  EXPECT_EQ(NumPages(fd), 2u);
+  EXPECT_THAT(Await(), ElementsAre(1));
+  EXPECT_THAT(processes_.TakeWarnings(), ElementsAre(HasSubstr("pages of user 7")));
+}
+
+class EachEnds : public PageProcessesTest {
+ protected:
+  EachEnds() : PageProcessesTest("/bin/false") {}
+};
+
+TEST_F(EachEnds, ItIsDoneHereAndSaid) {
+  const UniqueFd fd = Memfd();
+  Make(7, 1, fd, 2);
+  EXPECT_THAT(Await(), ElementsAre(1));
+  EXPECT_EQ(NumPages(fd), 2u);
+  EXPECT_THAT(processes_.TakeWarnings(), ElementsAre(HasSubstr("in a thread that others wait")));
+}
+
+}  // namespace
+}  // namespace epd
