@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/count_reader.h"
 #include "kernels/kernel_fault.h"
 #include "kernels/plan_checksum.h"
 
@@ -56,44 +57,7 @@ KernelError CheckCountRow(const RoutingSpec& spec, const std::int32_t* counts, s
   return {};
 }
 
-// Rows of each expert, from all ranks and from those before one: [E] each. Made row by row, as counts lie in memory.
-struct ExpertSums {
-  explicit ExpertSums(const RoutingSpec& spec)
-      : of_all(static_cast<std::size_t>(spec.num_experts)) {}
-  std::int64_t zone_slots(const RoutingSpec& spec, std::int32_t expert) const {
-    return AlignUp(of_all[static_cast<std::size_t>(expert)], EffectiveAlignment(spec));
-  }
-  // Of one rank, row[E]. False: a count is negative, or there are more than `most` rows.
-  bool AddRow(const std::int32_t* row, std::int64_t most) {
-    std::int64_t sum = 0;
-    std::int32_t signs = 0;
-    for (std::size_t e = 0; e < of_all.size(); ++e) {
-      signs |= row[e];
-      sum += row[e];
-      of_all[e] += row[e];
-    }
-    return signs >= 0 && sum <= most;
-  }
-  // Of all zones of each rank, into slots[R].
-  void SlotsOfRanks(const RoutingSpec& spec, std::int64_t* slots) const {
-    std::fill_n(slots, spec.num_ranks, 0);
-    for (std::int32_t e = 0; e < spec.num_experts; ++e) {
-      slots[ExpertOwner(spec, e)] += zone_slots(spec, e);
-    }
-  }
-
-  std::vector<std::int64_t> of_all;
-  std::vector<std::int64_t> before;
-};
-
-// CheckCounts, with what it adds up. `before`: the rank whose predecessors are wanted; -1: none are.
-KernelError SumCounts(const RoutingSpec& spec, const std::int32_t* counts, std::int32_t before,
-                      ExpertSums& sums) {
-  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
-    if (r == before) sums.before = sums.of_all;
-    const std::int32_t* row = counts + static_cast<std::int64_t>(r) * spec.num_experts;
-    if (!sums.AddRow(row, spec.max_tokens * spec.top_k)) return CheckCountRow(spec, counts, r);
-  }
+KernelError CheckSlots(const RoutingSpec& spec, const ExpertSums& sums) {
   constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
   std::vector<std::int64_t> slots(static_cast<std::size_t>(spec.num_ranks));
   sums.SlotsOfRanks(spec, slots.data());
@@ -104,6 +68,17 @@ KernelError SumCounts(const RoutingSpec& spec, const std::int32_t* counts, std::
     }
   }
   return {};
+}
+
+// CheckCounts, with what it adds up. `before`: the rank whose predecessors are wanted; -1: none are.
+KernelError SumCounts(const RoutingSpec& spec, const std::int32_t* counts, std::int32_t before,
+                      ExpertSums& sums) {
+  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
+    if (r == before) sums.before = sums.of_all;
+    const std::int32_t* row = counts + static_cast<std::int64_t>(r) * spec.num_experts;
+    if (!sums.AddRow(row, spec.max_tokens * spec.top_k)) return CheckCountRow(spec, counts, r);
+  }
+  return CheckSlots(spec, sums);
 }
 
 KernelError CheckBuildArgs(const BuildPlanArgs& args) {
@@ -254,18 +229,20 @@ KernelError CountRoutes(const RoutingSpec& spec, const TopkIndices& topk, std::i
   return error;
 }
 
+KernelError CountReader::Check() const {
+  return sound_ ? CheckSlots(spec_, sums_) : CheckCountRow(spec_, counts_, next_rank_ - 1);
+}
+
 KernelError CheckCounts(const RoutingSpec& spec, const std::int32_t* counts) {
-  ExpertSums sums(spec);
-  return SumCounts(spec, counts, -1, sums);
+  CountReader reader(spec, counts);
+  reader.Some(std::numeric_limits<std::uint64_t>::max());
+  return reader.Check();
 }
 
 void TotalRecvOfAll(const RoutingSpec& spec, const std::int32_t* counts, std::int64_t* slots) {
-  ExpertSums sums(spec);
-  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
-    const std::int64_t most = std::numeric_limits<std::int64_t>::max();  // Checked by now.
-    (void)sums.AddRow(counts + static_cast<std::int64_t>(r) * spec.num_experts, most);
-  }
-  sums.SlotsOfRanks(spec, slots);
+  CountReader reader(spec, counts);
+  reader.Some(std::numeric_limits<std::uint64_t>::max());  // Checked by now.
+  reader.sums().SlotsOfRanks(spec, slots);
 }
 
 KernelError BuildRoutingPlan(const BuildPlanArgs& args) {

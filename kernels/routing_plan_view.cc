@@ -1,8 +1,11 @@
 // Reading a plan back: nothing in it is believed before the checksum has been compared.
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "kernels/kernel_fault.h"
 #include "kernels/plan_checksum.h"
+#include "kernels/plan_reader.h"
 #include "kernels/routing_plan.h"
 
 namespace epd {
@@ -23,8 +26,9 @@ RoutingSpec ClaimedSpec(const PlanHeader& header) {
   return spec;
 }
 
-// Is this a plan, and is it undamaged? Bounds each factor before it is multiplied.
-KernelError CheckSound(const ViewPlanArgs& args, const PlanHeader& header) {
+// Can this be a plan? Bounds each factor before it is multiplied. `used_bytes`: of it, all there.
+KernelError CheckHeader(const ViewPlanArgs& args, const PlanHeader& header,
+                        std::size_t* used_bytes) {
   if (header.magic != kPlanMagic) return Lost(KernelFault::kPlanMagic, header.magic, kPlanMagic);
   if (header.version != kPlanVersion) {
     return Lost(KernelFault::kPlanVersion, header.version, kPlanVersion);
@@ -50,10 +54,7 @@ KernelError CheckSound(const ViewPlanArgs& args, const PlanHeader& header) {
   }
   const std::size_t used = PlanUsedBytes(ClaimedSpec(header), header.num_tokens, header.num_routes);
   if (used > args.bytes) return Lost(KernelFault::kPlanTruncated, args.bytes, used);
-  const std::uint64_t checksum = PlanChecksum(args.plan, used);
-  if (checksum != header.checksum) {
-    return Lost(KernelFault::kPlanChecksum, checksum, header.checksum);
-  }
+  *used_bytes = used;
   return {};
 }
 
@@ -90,8 +91,8 @@ KernelError CheckExpected(const ViewPlanArgs& args, const PlanHeader& header) {
 }
 
 // A checksum says that nothing changed, not that the numbers make sense.
-KernelError CheckPlanCounts(const RoutingPlanView& view) {
-  KernelError error = CheckCounts(view.spec, view.counts);
+KernelError CheckPlanCounts(const RoutingPlanView& view, const CountReader& counts) {
+  KernelError error = counts.Check();
   if (error.ok()) {
     std::int64_t routes = 0;
     for (std::int32_t e = 0; e < view.spec.num_experts; ++e) {
@@ -125,9 +126,13 @@ RoutingPlanView MakeView(const ViewPlanArgs& args, const PlanHeader& header) {
   return view;
 }
 
-}  // namespace
+PlanHeader HeaderOf(const ViewPlanArgs& args) {
+  PlanHeader header;
+  std::memcpy(&header, args.plan, sizeof(header));
+  return header;
+}
 
-KernelError ViewRoutingPlan(const ViewPlanArgs& args, RoutingPlanView* view) {
+KernelError CheckArgs(const ViewPlanArgs& args) {
   if (const KernelError error = CheckRoutingSpec(args.spec); !error.ok()) return error;
   if (args.plan == nullptr) return MissingArgument("handle_mem");
   if (args.rank < 0 || args.rank >= args.spec.num_ranks) {
@@ -138,14 +143,53 @@ KernelError ViewRoutingPlan(const ViewPlanArgs& args, RoutingPlanView* view) {
   if (args.bytes < sizeof(PlanHeader)) {
     return Lost(KernelFault::kPlanTruncated, args.bytes, sizeof(PlanHeader));
   }
-  PlanHeader header;
-  std::memcpy(&header, args.plan, sizeof(header));
-  if (const KernelError error = CheckSound(args, header); !error.ok()) return error;
-  if (const KernelError error = CheckExpected(args, header); !error.ok()) return error;
-  const RoutingPlanView checked = MakeView(args, header);
-  const KernelError error = CheckPlanCounts(checked);
+  return {};
+}
+
+}  // namespace
+
+PlanReader::PlanReader(const ViewPlanArgs& args) : args_(args) {
+  error_ = CheckArgs(args);
+  if (error_.ok()) error_ = CheckHeader(args, HeaderOf(args), &used_bytes_);
+}
+
+bool PlanReader::Some(std::size_t bytes) {
+  if (!error_.ok()) return false;
+  if (counts_.has_value()) return counts_->Some(bytes);
+  const std::size_t left = used_bytes_ - summed_bytes_;
+  const std::size_t now = std::min(left, std::max<std::size_t>(bytes / 8, 1) * 8);
+  const auto first = static_cast<std::int64_t>(summed_bytes_ / 8);
+  summed_bytes_ += now;
+  sum_ += SumPlanWords(args_.plan, summed_bytes_, first, 1);
+  if (summed_bytes_ < used_bytes_) return true;
+  error_ = CheckSum();
+  if (!error_.ok()) return false;
+  counts_.emplace(args_.spec, MakeView(args_, HeaderOf(args_)).counts);
+  return true;
+}
+
+KernelError PlanReader::CheckSum() const {
+  const PlanHeader header = HeaderOf(args_);
+  const std::uint64_t checksum = SealPlanSum(sum_, used_bytes_);
+  if (checksum != header.checksum) {
+    return Lost(KernelFault::kPlanChecksum, checksum, header.checksum);
+  }
+  return CheckExpected(args_, header);
+}
+
+KernelError PlanReader::View(RoutingPlanView* view) const {
+  if (!error_.ok()) return error_;
+  const RoutingPlanView checked = MakeView(args_, HeaderOf(args_));
+  const KernelError error = CheckPlanCounts(checked, *counts_);
   if (error.ok()) *view = checked;
   return error;
+}
+
+KernelError ViewRoutingPlan(const ViewPlanArgs& args, RoutingPlanView* view) {
+  PlanReader reader(args);
+  while (reader.Some(std::numeric_limits<std::size_t>::max())) {
+  }
+  return reader.View(view);
 }
 
 KernelError StagePlan(const RoutingPlanView& view, void* stage, std::size_t stage_bytes) {

@@ -116,6 +116,9 @@ class Backend {
   // `arenas` was made by this backend and lives until then.
   virtual void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                          absl::Time now) = 0;
+  // Nobody needs the rows of a move that Poll has not given back: it is to end soon, with whatever status. What goes by a
+  // communicator is cancelled there (member_moves.h).
+  virtual void CancelMove(MoveId id) { static_cast<void>(id); }
   // The moves that have ended since the last call. Never waits.
   //   any error  the device is lost, or too late: this worker must be replaced, nothing ends any
   //              more

@@ -16,6 +16,7 @@ using MoveId = uint64_t;
 struct MoveGroup {
   uint64_t group_id = 0;
   uint64_t epoch = 0;
+  uint32_t uid = 0;  // Of its sessions here, which are all of one.
   GroupSpec spec;
   std::vector<int32_t> expert_owner = {};  // The spec's, as kernels take it.
   // Of a group on several nodes whose rows go by a communicator (member_moves.h).

@@ -11,6 +11,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
+#include "daemon/observe/user_log.h"
 #include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/failpoint/failpoint.h"
@@ -105,15 +106,15 @@ struct EffectSender::NodeSwitch {
   void operator()(const GroupTransition& e) const {
     sender.history_.Note(MonotonicNow(), e);
     if (e.to == GroupState::kClosed) (*this)(ForgetArenas{e.group});
-    Log(ChooseLevel(e), "group transition",
-        {{"group", e.name},
-         {"group_id", e.group.value},
-         {"epoch", e.epoch.value},
-         {"rank", "all"},
-         {"formation", e.formation.value},
-         {"from", StateName(e.from)},
-         {"to", StateName(e.to)},
-         {"why", e.why.message()}});
+    LogOfUser(kNoUid, ChooseLevel(e), "group transition",
+              {{"group", e.name},
+               {"group_id", e.group.value},
+               {"epoch", e.epoch.value},
+               {"rank", "all"},
+               {"formation", e.formation.value},
+               {"from", StateName(e.from)},
+               {"to", StateName(e.to)},
+               {"why", e.why.message()}});
   }
   void operator()(const RpcDone& e) const { to.requests.Finish(e.request, {e.status, e.group}); }
   void operator()(const ShutdownDone&) const { to.shutdown_done(); }
@@ -203,15 +204,15 @@ void EffectSender::LogJoined(const ReplyJoined& effect) const {
     if (holder.session == effect.session && holder.node == to_.self)
       ranks.push_back(holder.rank.value);
   }
-  Log(LogLevel::kInfo, "joined",
-      {{"group", Title(effect.spec)},
-       {"epoch", effect.epoch.value},
-       {"rank", absl::StrJoin(ranks, ",")},
-       {"formation", effect.formation.value},
-       {"session", effect.session.value},
-       {"request", effect.request.value},
-       {"pid", session->peer.pid},
-       {"uid", session->peer.uid}});
+  LogOfUser(session->peer.uid, LogLevel::kInfo, "joined",
+            {{"group", Title(effect.spec)},
+             {"epoch", effect.epoch.value},
+             {"rank", absl::StrJoin(ranks, ",")},
+             {"formation", effect.formation.value},
+             {"session", effect.session.value},
+             {"request", effect.request.value},
+             {"pid", session->peer.pid},
+             {"uid", session->peer.uid}});
 }
 
 void EffectSender::Reply(const ReplyJoined& effect) {

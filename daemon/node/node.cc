@@ -10,6 +10,7 @@
 #include "daemon/node/random_number.h"
 #include "daemon/node/workers/worker_options.h"
 #include "daemon/observe/log.h"
+#include "daemon/observe/user_log.h"
 #include "daemon/tls/proof.h"
 #include "daemon/tls/wire_secret.h"
 
@@ -259,6 +260,7 @@ void Node::Turn() {
   past_.Tick(now);
   traces_.Tick(now);
   replacement_.Tick(now);
+  LogWhatWasLeftOut();
   CheckIdle(now);
   if (!replacement_.IsDue(now)) return;
   loop_.RunPosted();

@@ -14,8 +14,8 @@
 
 namespace epd {
 
-absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::string>& args,
-                            int fd3, const std::string& name) {
+absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::string>& args, int fd3,
+                            const std::string& name) {
   if (access(path.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("cannot run '", path, "': ", std::strerror(errno),
                                             "; set --worker to the epd-worker binary"));

@@ -191,7 +191,8 @@ void PageProcesses::Tick(absl::Time now) {
 
 absl::Time PageProcesses::next_deadline() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [unused, process] : processes_) next = std::min({next, process.late, process.goes});
+  for (const auto& [unused, process] : processes_)
+    next = std::min({next, process.late, process.goes});
   return next;
 }
 

@@ -29,7 +29,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/packet": _DAEMON_CORE,
     # Values of daemon/core in messages: of clients, of workers, of the cluster.
     "daemon/codec": _DAEMON_CORE | _WIRE,
-    "daemon/observe": set(),
+    "daemon/observe": _DAEMON_CORE,
     "daemon/process": _DAEMON_CORE,
     "daemon/shared_memory": _DAEMON_CORE | {"daemon/process"},
     # What epd runs and reads of a machine, and the worker's mode that it runs; probes stay with their backends.

@@ -24,6 +24,19 @@ uint64_t WorkOf(const MoveJob& job) {
   return bytes;
 }
 
+// Bytes that are read or written before the other thread looks whether it is somebody else's turn.
+constexpr uint64_t kAtATime = uint64_t{1} << 20;
+
+// A move with all that it needs.
+struct OwnMove {
+  OwnMove(MemfdArenas& arenas, const MoveGroup& of_group, const MoveJob& what)
+      : group(of_group), job(what), rows(arenas, group, job) {}
+
+  const MoveGroup group;
+  const MoveJob job;
+  RowMove rows;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const std::string& simd) {
@@ -54,8 +67,9 @@ void CpuBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, 
       return;
     }
   }
-  move_thread_.Add(id, group.group_id,
-                   [&memfds, group, job] { return MoveRowsOnCpu(memfds, group, job); });
+  move_thread_.Add(
+      id, group.uid, group.group_id,
+      [move = std::make_shared<OwnMove>(memfds, group, job)] { return move->rows.Some(kAtATime); });
 }
 
 absl::StatusOr<std::vector<MovedRows>> CpuBackend::Poll(absl::Time) {

@@ -27,6 +27,7 @@ class CpuBackend : public Backend {
   // Moves little at once, on this thread, and much on another one.
   void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                  absl::Time now) override;
+  void CancelMove(MoveId id) override { move_thread_.Cancel(id); }
   absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override;
   bool busy() const override { return move_thread_.busy(); }
   void Rest() override { move_thread_.End(); }

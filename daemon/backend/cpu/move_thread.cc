@@ -1,13 +1,20 @@
 #include "daemon/backend/cpu/move_thread.h"
 
+#include <chrono>
 #include <utility>
 
 namespace epd {
 
-void MoveThread::Add(MoveId id, uint64_t group_id, Move move) {
+void MoveThread::Add(MoveId id, uint32_t uid, uint64_t group_id, Move move) {
   absl::MutexLock lock(&mutex_);
   ++num_open_;
-  waiting_[group_id].push_back({id, std::move(move)});
+  moves_[id] = std::move(move);
+  turns_.Add(id, uid, group_id);
+}
+
+void MoveThread::Cancel(MoveId id) {
+  absl::MutexLock lock(&mutex_);
+  if (turns_.Remove(id)) cancelled_.push_back(id);
 }
 
 std::vector<MovedRows> MoveThread::TakeMoved() {
@@ -29,23 +36,39 @@ void MoveThread::End() {
   if (thread_.joinable()) thread_.join();
 }
 
+// What a move holds is given back here, too, without the lock: that takes its time.
 void MoveThread::Run() {
   absl::MutexLock lock(&mutex_);
   for (;;) {
     mutex_.Await(absl::Condition(this, &MoveThread::HasWork));
     if (ends_) return;
-    auto group = waiting_.upper_bound(last_group_);
-    if (group == waiting_.end()) group = waiting_.begin();
-    last_group_ = group->first;
-    Waiting next = std::move(group->second.front());
-    group->second.pop_front();
-    if (group->second.empty()) waiting_.erase(group);
+    const bool is_cancelled = !cancelled_.empty();
+    const MoveId id = is_cancelled ? cancelled_.front() : turns_.Next();
+    const auto entry = moves_.find(id);
+    Move move = std::move(entry->second);
     mutex_.Unlock();
-    absl::Status status = next.move();
-    next.move = nullptr;
+    std::optional<absl::Status> ended = absl::AbortedError("the operation has failed");
+    if (!is_cancelled) ended = Go(move);
+    if (ended.has_value()) move = nullptr;
     mutex_.Lock();
-    moved_.push_back({next.id, std::move(status)});
+    if (!ended.has_value()) {
+      entry->second = std::move(move);
+      continue;
+    }
+    turns_.Remove(id);
+    std::erase(cancelled_, id);
+    moves_.erase(entry);
+    moved_.push_back({id, *std::move(ended)});
   }
+}
+
+std::optional<absl::Status> MoveThread::Go(const Move& move) const {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(turn_);
+  std::optional<absl::Status> ended;
+  do {
+    ended = move();
+  } while (!ended.has_value() && std::chrono::steady_clock::now() < end);
+  return ended;
 }
 
 }  // namespace epd

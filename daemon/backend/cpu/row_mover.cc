@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/kernel_status.h"
 #include "daemon/backend/move_routing.h"
-#include "kernels/gather_reduce_rows.h"
 #include "kernels/routing_plan.h"
-#include "kernels/scatter_rows.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 
@@ -23,163 +22,203 @@ absl::Status FromKernel(const KernelError& error, size_t rank) {
   return ToStatus(error, absl::StrCat("output of rank ", rank, ": "));
 }
 
-// One operation in work: mapped regions, private plans.
-class Mover {
- public:
-  Mover(MemfdArenas& arenas, const MoveGroup& group, const MoveJob& job)
-      : arenas_(arenas), group_(group), job_(job) {}
+}  // namespace
 
-  absl::Status Run();
+std::optional<absl::Status> RowMove::Some(uint64_t bytes) {
+  absl::Status status = Go(bytes);
+  if (status.ok() && step_ != Step::kDone) return std::nullopt;
+  return status;
+}
 
- private:
-  absl::Status Map();
-  absl::Status GatherCounts();
-  // Copies and checks the plan of a local rank, and finds its stage behind it.
-  absl::Status TakePlan(size_t rank);
-  absl::Status Scatter(size_t rank);
-  absl::Status Gather(size_t rank);
-  // Where the rank's output goes.
-  absl::StatusOr<RegionLayout> Output(size_t rank) const;
-  float* OutWeights(size_t rank, const RegionLayout& layout) const;
-  char* Out(size_t rank) const { return bases_[rank] + job_.parts[rank].out_offset; }
-  char* Region(size_t rank) const { return bases_[rank] + job_.parts[rank].stage_offset; }
+absl::Status RowMove::Go(uint64_t bytes) {
+  switch (step_) {
+    case Step::kMap:
+      return Map();
+    case Step::kTakeCounts:
+      TakeCounts();
+      return absl::OkStatus();
+    case Step::kGiveCounts:
+      return GiveCounts(bytes);
+    case Step::kTakePlans:
+      return TakePlan(bytes);
+    case Step::kMakeOutputs:
+      return MakeOutput(bytes);
+    case Step::kDone:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
 
-  MemfdArenas& arenas_;
-  const MoveGroup& group_;
-  const MoveJob& job_;
-  std::vector<char*> bases_;                         // [R] of the arenas.
-  std::vector<std::unique_ptr<uint64_t[]>> copies_;  // [R] plans.
-  std::vector<RoutingPlanView> plans_;               // [R]
-  std::vector<StageRef> stages_;                     // [R]
-};
+void RowMove::NextRank(Step after_the_last) {
+  done_ = 0;
+  if (++rank_ == job_.parts.size()) {
+    rank_ = 0;
+    step_ = after_the_last;
+  }
+  has_plan_ = !copies_.empty() && copies_[rank_] != nullptr;
+}
 
-absl::Status Mover::Map() {
+absl::Status RowMove::Map() {
   for (const MovePart& part : job_.parts) {
     absl::StatusOr<char*> base = arenas_.Map(part.arena);
     if (!base.ok()) return base.status();
     bases_.push_back(*base);
   }
-  return absl::OkStatus();
-}
-
-absl::Status Mover::Run() {
-  if (absl::Status status = Map(); !status.ok()) return status;
-  if (job_.kind == shm::Kind::kPrepare) return GatherCounts();
   const size_t num_ranks = job_.parts.size();
+  if (job_.kind == shm::Kind::kPrepare) {
+    counts_.reset(new char[CountsBytes() * num_ranks]);
+    step_ = Step::kTakeCounts;
+    return absl::OkStatus();
+  }
   copies_.resize(num_ranks);
   plans_.resize(num_ranks);
   stages_.resize(num_ranks);
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    if (!job_.parts[rank].local) {
-      stages_[rank] = StageRef{.base = Region(rank), .bytes = job_.parts[rank].stage_bytes};
-    } else if (absl::Status status = TakePlan(rank); !status.ok()) {
-      return status;
-    }
-  }
-  const bool scatters = Scatters(job_.kind);
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    if (!job_.parts[rank].local) continue;
-    const absl::Status status = scatters ? Scatter(rank) : Gather(rank);
-    if (!status.ok()) return status;
-  }
+  step_ = Step::kTakePlans;
   return absl::OkStatus();
 }
 
-absl::Status Mover::GatherCounts() {
-  const size_t row_bytes = size_t{group_.spec.num_experts} * sizeof(int32_t);
-  const size_t num_ranks = job_.parts.size();
-  std::vector<char> all(row_bytes * num_ranks);
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    std::memcpy(all.data() + rank * row_bytes, Region(rank), row_bytes);
+void RowMove::TakeCounts() {
+  std::memcpy(counts_.get() + rank_ * CountsBytes(), Region(), CountsBytes());
+  NextRank(Step::kGiveCounts);
+}
+
+absl::Status RowMove::GiveCounts(uint64_t bytes) {
+  const size_t all = CountsBytes() * job_.parts.size();
+  if (job_.parts[rank_].local) {
+    if (absl::Status status = Output().status(); !status.ok()) return status;
+    const size_t now = std::min<uint64_t>(bytes, all - done_);
+    std::memcpy(Out() + done_, counts_.get() + done_, now);
+    done_ += now;
+    if (done_ < all) return absl::OkStatus();
   }
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    if (!job_.parts[rank].local) continue;
-    if (absl::Status status = Output(rank).status(); !status.ok()) return status;
-    std::memcpy(Out(rank), all.data(), all.size());
-  }
+  NextRank(Step::kDone);
   return absl::OkStatus();
 }
 
-absl::StatusOr<RegionLayout> Mover::Output(size_t rank) const {
-  const RegionLayout layout = LayoutOf(group_, job_, rank, RegionStorage::kHostWorker);
-  if (job_.parts[rank].out_bytes >= layout.out_bytes) return layout;
-  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced an output of ",
-                                                 job_.parts[rank].out_bytes, " bytes, expected ",
+absl::StatusOr<RegionLayout> RowMove::Output() const {
+  const RegionLayout layout = LayoutOf(group_, job_, rank_, RegionStorage::kHostWorker);
+  if (job_.parts[rank_].out_bytes >= layout.out_bytes) return layout;
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, " announced an output of ",
+                                                 job_.parts[rank_].out_bytes, " bytes, expected ",
                                                  layout.out_bytes));
 }
 
-float* Mover::OutWeights(size_t rank, const RegionLayout& layout) const {
-  if (!job_.has_weights) return nullptr;
-  return reinterpret_cast<float*>(Out(rank) + layout.out_weights_at);
+absl::Status RowMove::TakePlan(uint64_t bytes) {
+  const MovePart& part = job_.parts[rank_];
+  if (!part.local) {
+    stages_[rank_] = StageRef{.base = Region(), .bytes = part.stage_bytes};
+    NextRank(Step::kMakeOutputs);
+    return absl::OkStatus();
+  }
+  if (!has_plan_) return ReadPlan(bytes);
+  const uint64_t begin = shm::StageOffset(plans_[rank_].used_bytes);
+  if (begin > part.stage_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, " announced ", part.stage_bytes,
+                                                   " bytes of stage, its plan alone takes ",
+                                                   begin));
+  }
+  stages_[rank_] = StageRef{.base = Region() + begin, .bytes = part.stage_bytes - begin};
+  if (PlanBytes() <= keeps_bytes_) {
+    keeps_bytes_ -= PlanBytes();
+  } else {
+    copies_[rank_].reset();
+  }
+  NextRank(Step::kMakeOutputs);
+  return absl::OkStatus();
+}
+
+absl::Status RowMove::ReadPlan(uint64_t bytes) {
+  if (!reader_.has_value()) return CopyPlan(bytes);
+  if (reader_->Some(bytes)) return absl::OkStatus();
+  const KernelError error = reader_->View(&plans_[rank_]);
+  reader_.reset();
+  has_plan_ = error.ok();
+  return FromKernel(error, rank_);
 }
 
 // The used part of a plan says itself how long it is; the copy takes what a plan of this group can
 // have at most.
-absl::Status Mover::TakePlan(size_t rank) {
-  const MovePart& part = job_.parts[rank];
-  const RoutingSpec spec = RoutingOf(group_, job_);
-  if (KernelError error = CheckRoutingSpec(spec); !error.ok()) return FromKernel(error, rank);
-  const size_t bytes = std::min<size_t>(part.stage_bytes, RoutingPlanBytes(spec));
-  copies_[rank] = std::make_unique<uint64_t[]>(bytes / sizeof(uint64_t) + 1);
-  std::memcpy(copies_[rank].get(), Region(rank), bytes);
-  const ViewPlanArgs args{
-      .plan = copies_[rank].get(),
-      .bytes = bytes,
-      .spec = spec,
-      .rank = static_cast<int32_t>(rank),
-      .ids = {.group_id = group_.group_id, .epoch = group_.epoch, .plan_id = job_.plan_id}};
-  if (KernelError error = ViewRoutingPlan(args, &plans_[rank]); !error.ok()) {
-    return FromKernel(error, rank);
+size_t RowMove::PlanBytes() const {
+  return std::min<size_t>(job_.parts[rank_].stage_bytes, RoutingPlanBytes(RoutingOf(group_, job_)));
+}
+
+absl::Status RowMove::CopyPlan(uint64_t bytes) {
+  std::unique_ptr<uint64_t[]>& copy = copies_[rank_];
+  if (copy == nullptr) {
+    const KernelError error = CheckRoutingSpec(RoutingOf(group_, job_));
+    if (!error.ok()) return FromKernel(error, rank_);
+    // Not zeroed, which would take as long as the copy.
+    const size_t words = PlanBytes() / sizeof(uint64_t) + 1;
+    copy.reset(new uint64_t[words]);
+    copy[words - 1] = 0;
+    return absl::OkStatus();
   }
-  const uint64_t begin = shm::StageOffset(plans_[rank].used_bytes);
-  if (begin > part.stage_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ", part.stage_bytes,
-                                                   " bytes of stage, its plan alone takes ",
-                                                   begin));
-  }
-  stages_[rank] = StageRef{.base = Region(rank) + begin, .bytes = part.stage_bytes - begin};
+  const size_t all = PlanBytes();
+  const size_t now = std::min<uint64_t>(bytes, all - done_);
+  std::memcpy(reinterpret_cast<char*>(copy.get()) + done_, Region() + done_, now);
+  done_ += now;
+  if (done_ < all) return absl::OkStatus();
+  reader_.emplace(ViewPlanArgs{
+      .plan = copy.get(),
+      .bytes = all,
+      .spec = RoutingOf(group_, job_),
+      .rank = static_cast<int32_t>(rank_),
+      .ids = {.group_id = group_.group_id, .epoch = group_.epoch, .plan_id = job_.plan_id}});
   return absl::OkStatus();
 }
 
-absl::Status Mover::Scatter(size_t rank) {
-  const MovePart& part = job_.parts[rank];
-  const absl::StatusOr<RegionLayout> output = Output(rank);
-  if (!output.ok()) return output.status();
-  return FromKernel(
-      PullScatter(PullScatterArgs{.plan = &plans_[rank],
-                                  .sources = stages_.data(),
-                                  .row_bytes = job_.row_bytes,
-                                  .capacity = static_cast<int64_t>(part.recv_capacity),
-                                  .recv_rows = Out(rank),
-                                  .recv_weights = OutWeights(rank, *output),
-                                  .drop_on_overflow = group_.spec.drop_on_overflow,
-                                  .own_rows = nullptr,
-                                  .own_weights = nullptr}),
-      rank);
+absl::Status RowMove::MakeOutput(uint64_t bytes) {
+  if (job_.parts[rank_].local) {
+    if (!has_plan_) return ReadPlan(bytes);
+    if (pull_ == nullptr) return BeginPull();
+    if (pull_->Some(bytes)) return absl::OkStatus();
+    const KernelError error = pull_->error();
+    pull_.reset();
+    copies_[rank_].reset();
+    if (!error.ok()) return FromKernel(error, rank_);
+  }
+  NextRank(Step::kDone);
+  return absl::OkStatus();
 }
 
-absl::Status Mover::Gather(size_t rank) {
-  const MovePart& part = job_.parts[rank];
-  const absl::StatusOr<RegionLayout> output = Output(rank);
+absl::Status RowMove::BeginPull() {
+  const MovePart& part = job_.parts[rank_];
+  const absl::StatusOr<RegionLayout> output = Output();
   if (!output.ok()) return output.status();
-  return FromKernel(PullGather(PullGatherArgs{.plan = &plans_[rank],
-                                              .sources = stages_.data(),
-                                              .dtype = static_cast<DataType>(job_.dtype),
-                                              .row_bytes = job_.row_bytes,
-                                              .num_tokens = static_cast<int64_t>(part.num_tokens),
-                                              .out = Out(rank),
-                                              .out_weights = OutWeights(rank, *output),
-                                              .drop_on_overflow = group_.spec.drop_on_overflow,
-                                              .own_rows = nullptr,
-                                              .own_weights = nullptr,
-                                              .own_capacity = 0}),
-                    rank);
+  float* const weights =
+      job_.has_weights ? reinterpret_cast<float*>(Out() + output->out_weights_at) : nullptr;
+  if (Scatters(job_.kind)) {
+    pull_ = MakeScatterPull({.plan = &plans_[rank_],
+                             .sources = stages_.data(),
+                             .row_bytes = job_.row_bytes,
+                             .capacity = static_cast<int64_t>(part.recv_capacity),
+                             .recv_rows = Out(),
+                             .recv_weights = weights,
+                             .drop_on_overflow = group_.spec.drop_on_overflow,
+                             .own_rows = nullptr,
+                             .own_weights = nullptr});
+    return absl::OkStatus();
+  }
+  pull_ = MakeGatherPull({.plan = &plans_[rank_],
+                          .sources = stages_.data(),
+                          .dtype = static_cast<DataType>(job_.dtype),
+                          .row_bytes = job_.row_bytes,
+                          .num_tokens = static_cast<int64_t>(part.num_tokens),
+                          .out = Out(),
+                          .out_weights = weights,
+                          .drop_on_overflow = group_.spec.drop_on_overflow,
+                          .own_rows = nullptr,
+                          .own_weights = nullptr,
+                          .own_capacity = 0});
+  return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status MoveRowsOnCpu(MemfdArenas& arenas, const MoveGroup& group, const MoveJob& job) {
-  return Mover(arenas, group, job).Run();
+  RowMove move(arenas, group, job);
+  for (;;) {
+    const std::optional<absl::Status> ended = move.Some(std::numeric_limits<uint64_t>::max());
+    if (ended.has_value()) return *ended;
+  }
 }
 
 }  // namespace epd

@@ -32,7 +32,7 @@ std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
   const size_t num_named = std::min(ranks.size(), kMaxRanksInFull);
   std::string text = absl::StrJoin(
       ranks.begin(), ranks.begin() + num_named, "; ", [&](std::string* out, Rank rank) {
-        absl::StrAppend(out, Describe(tenant.start.members[rank.value], phase));
+        absl::StrAppend(out, Describe(tenant.MemberOf(rank.value), phase));
       });
   if (num_named < ranks.size()) {
     absl::StrAppend(&text, "; and ranks ", DescribeRanks({ranks.begin() + num_named, ranks.end()}),
@@ -44,8 +44,9 @@ std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
 absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
                         absl::string_view why) {
   const std::vector<RankHolder>& members = tenant.start.members;
-  const std::string who = ranks.empty() ? "a worker of the group"
-                                        : DescribeWorker(members[ranks[0].value].server(), members);
+  const std::string who = ranks.empty() || members.empty()
+                              ? "a worker of the group"
+                              : DescribeWorker(members[ranks[0].value].server(), members);
   return WorkerGone(who, why);
 }
 

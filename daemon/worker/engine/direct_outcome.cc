@@ -17,7 +17,7 @@ absl::Duration Believable(absl::Duration said) {
 }  // namespace
 
 void CountDirect(const DirectOutcome& outcome, Tenant& tenant, OperationFigures& figures) {
-  const auto num_ranks = static_cast<uint32_t>(tenant.start.members.size());
+  const auto num_ranks = static_cast<uint32_t>(tenant.num_ranks());
   const uint32_t rank = outcome.rank.value;
   const bool moves_rows =
       outcome.said.kind >= shm::Kind::kDispatch && outcome.said.kind <= shm::Kind::kCombineBackward;

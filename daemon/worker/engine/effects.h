@@ -144,6 +144,7 @@ struct MoveRows {
   OperationId operation;
   GroupId group;
   Formation formation;
+  uint32_t uid = 0;  // Of the tenant.
   ArenaSetId set;
   MoveJob job;
 };
@@ -156,7 +157,8 @@ struct TakeTurn {
   std::vector<uint64_t> recv_capacity;  // [num_ranks]
 };
 
-// The operation has failed and gets no turn; report its end with Exchange::RowsMoved.
+// The operation has failed: by a communicator it gets no turn, and else whoever is at its move may stop; report its end with
+// Exchange::RowsMoved.
 struct CancelMove {
   OperationId operation;
   ArenaSetId set;

@@ -124,8 +124,8 @@ struct Exchange::Parts {
     tenant.streams_end = true;
     AwaitStreams effect{
         .group = tenant.start.group, .formation = tenant.start.formation, .sessions = {}};
-    for (const RankHolder& member : tenant.start.members) {
-      if (member.session) effect.sessions.push_back(member.session);
+    for (const SessionId session : tenant.sessions) {
+      if (session) effect.sessions.push_back(session);
     }
     event.Add(std::move(effect));
   }
@@ -252,7 +252,7 @@ void Exchange::Take(const Submission& submission, const shm::SlotRequest& reques
 
 size_t Exchange::NumParts(const shm::SlotRequest& request) const {
   const Tenant* tenant = shm::IsAnnounce(request.step) ? parts_->tenants.FindFor(request) : nullptr;
-  return tenant == nullptr ? 1 : tenant->start.members.size();
+  return tenant == nullptr ? 1 : tenant->num_ranks();
 }
 
 void Exchange::StreamsIdle(GroupId group, Formation formation, absl::Time now) {

@@ -55,7 +55,7 @@ void ExecutionHistory::LeaveShare() {
 
 void ExecutionHistory::Forget() {
   programs_.clear();
-  failed_.clear();
+  ForgetFailures();
   causes_.clear();
   generation_ = num_diverged_ = 0;
   Count(bytes_, 0);
@@ -79,6 +79,10 @@ size_t ExecutionHistory::Program::bytes() const {
 size_t ExecutionHistory::BytesOf(const Failed& failed) const {
   return sizeof(decltype(failed_)::value_type) + kNode + Heap(num_ranks_ / 8 + 8) +
          epd::BytesOf(failed.cause);
+}
+
+size_t ExecutionHistory::BytesOf(const PackedNumbers& passed) {
+  return sizeof(decltype(passed_)::value_type) + kNode + Heap(passed.bytes());
 }
 
 void ExecutionHistory::Count(size_t before, size_t now) {
@@ -192,21 +196,59 @@ bool ExecutionHistory::Runs(const Execution& execution) const {
 // A rank runs the executions of a program one after the other, so it never asks about those below
 // the one it is in. Names promise no order: only the execution itself is told and forgotten.
 void ExecutionHistory::ForgetPassed(const Execution& execution, Rank rank, bool named) {
-  if (failed_.empty()) return;
-  auto it = named ? failed_.find(execution) : failed_.lower_bound({execution.program, 0});
-  while (it != failed_.end() && (named ? it->first == execution : it->first < execution)) {
-    Failed& failed = it->second;
-    if (failed.may_come[rank.value]) {
-      failed.may_come[rank.value] = false;
-      --failed.num_may_come;
-    }
-    if (failed.num_may_come > 0) {
-      ++it;
-      continue;
-    }
-    Count(BytesOf(failed), 0);
-    it = failed_.erase(it);
+  auto failure =
+      named ? failed_.find(execution) : failed_.lower_bound({.program = execution.program});
+  if (failure == failed_.end() || failure->first.program != execution.program) return;
+  if (named) {
+    Passes(failure, rank);
+    return;
   }
+  const auto [passed, added] = passed_.try_emplace(execution.program, num_ranks_);
+  const size_t before = added ? 0 : BytesOf(passed->second);
+  const uint64_t end_of_passed = passed->second.At(rank.value);
+  if (execution.number > end_of_passed) passed->second.Set(rank.value, execution.number);
+  Count(before, BytesOf(passed->second));
+  failure = failed_.lower_bound({.program = execution.program, .number = end_of_passed});
+  while (failure != failed_.end() && failure->first < execution) failure = Passes(failure, rank);
+}
+
+std::map<Execution, ExecutionHistory::Failed>::iterator ExecutionHistory::Passes(
+    std::map<Execution, Failed>::iterator failure, Rank rank) {
+  Failed& failed = failure->second;
+  if (failed.may_come[rank.value]) {
+    failed.may_come[rank.value] = false;
+    --failed.num_may_come;
+  }
+  if (failed.num_may_come > 0) return std::next(failure);
+  const ProgramId program = failure->first.program;
+  Count(BytesOf(failed), 0);
+  const auto next = failed_.erase(failure);
+  const auto left = failed_.lower_bound({.program = program});
+  const auto passed = passed_.find(program);
+  const bool is_last = left == failed_.end() || left->first.program != program;
+  if (is_last && passed != passed_.end()) {
+    Count(BytesOf(passed->second), 0);
+    passed_.erase(passed);
+  }
+  return next;
+}
+
+void ExecutionHistory::LookAgainFrom(const Execution& execution) {
+  const auto passed = passed_.find(execution.program);
+  if (passed == passed_.end()) return;
+  std::vector<uint64_t> numbers(num_ranks_);
+  for (uint32_t r = 0; r < num_ranks_; ++r)
+    numbers[r] = std::min(passed->second.At(r), execution.number);
+  const size_t before = BytesOf(passed->second);
+  passed->second = PackedNumbers::Of(numbers);
+  Count(before, BytesOf(passed->second));
+}
+
+void ExecutionHistory::ForgetFailures() {
+  for (const auto& [unused, failed] : failed_) Count(BytesOf(failed), 0);
+  for (const auto& [unused, passed] : passed_) Count(BytesOf(passed), 0);
+  failed_.clear();
+  passed_.clear();
 }
 
 bool ExecutionHistory::Fail(const Execution& execution, const absl::Status& cause,
@@ -222,15 +264,13 @@ bool ExecutionHistory::Fail(const Execution& execution, const absl::Status& caus
     failed.may_come = std::move(may_come);
     failed.num_may_come = num_may_come;
     Count(0, BytesOf(failed));
+    LookAgainFrom(execution);
   }
   return failed_.size() <= kMaxFailedExecutions && CheckRoom(0, kGrowth).ok();
 }
 
 void ExecutionHistory::EndGeneration(const absl::Status& cause) {
-  if (failed_.size() > kMaxFailedExecutions || !CheckRoom(0, kGrowth).ok()) {
-    for (const auto& [unused, failed] : failed_) Count(BytesOf(failed), 0);
-    failed_.clear();
-  }
+  if (failed_.size() > kMaxFailedExecutions || !CheckRoom(0, kGrowth).ok()) ForgetFailures();
   ++generation_;
   causes_.push_back(cause);
   Count(0, epd::BytesOf(cause));

@@ -139,12 +139,22 @@ class ExecutionHistory {
   uint64_t EndOfFailed(const Program& program) const;
   absl::Status CauseOf(const Execution& execution, const Program& program) const;
   void ForgetPassed(const Execution& execution, Rank rank, bool named);
+  // The rank does not come any more. The next failure.
+  std::map<Execution, Failed>::iterator Passes(std::map<Execution, Failed>::iterator failure,
+                                               Rank rank);
+  // The execution has failed: ranks that are behind it already are yet to pass it.
+  void LookAgainFrom(const Execution& execution);
+  void ForgetFailures();
   size_t BytesOf(const Failed& failed) const;
+  static size_t BytesOf(const PackedNumbers& passed);
 
   const uint32_t num_ranks_;
   const absl::Status base_cause_;
   Programs programs_;
   std::map<Execution, Failed> failed_;
+  // Of programs of `failed_`: [num_ranks] all failures below it were told that the rank has passed them. So it looks at each once,
+  // but for those above one that comes late.
+  std::map<ProgramId, PackedNumbers> passed_;
   std::deque<absl::Status> causes_;  // Of the last generations that have ended.
   uint64_t generation_ = 0;
   uint64_t num_diverged_ = 0;  // Of the generations that have ended.

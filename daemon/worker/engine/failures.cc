@@ -51,8 +51,8 @@ void Failures::FailLocally(Tenant& tenant, const OperationKey& key, const absl::
                            bool unsynchronised) {
   DropRowsOf(tenant, key, event_);
   Operation* operation = table_.Find(tenant, key);
-  std::vector<bool> may_come(tenant.start.members.size());
-  for (uint32_t r = 0; r < tenant.start.members.size(); ++r) {
+  std::vector<bool> may_come(tenant.num_ranks());
+  for (uint32_t r = 0; r < tenant.num_ranks(); ++r) {
     // A name's execution is this operation alone.
     may_come[r] = tenant.local(r) && (!key.named || operation == nullptr ||
                                       operation->parts[r].state == PartState::kAbsent);
@@ -129,7 +129,7 @@ void Failures::SynchroniseStreams(Tenant& tenant) {
     }
     if (from_stream) waiting.push_back(operation);
   }
-  if (waiting.size() < 2 || ranks.size() < tenant.start.members.size()) return;
+  if (waiting.size() < 2 || ranks.size() < tenant.num_ranks()) return;
   const Operation* first =
       *std::min_element(waiting.begin(), waiting.end(), [](const Operation* a, const Operation* b) {
         return std::tie(a->key.ordinal, a->key.execution.program) <

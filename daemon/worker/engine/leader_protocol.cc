@@ -153,7 +153,7 @@ void LeaderProtocol::OnReserve(Tenant& tenant, const PeerMessage& message) {
   const Rank mine = peers.RanksOf(peers.self)[0];
   const absl::Status fits = parts_.queue.CheckFits(
       *operation, message.bytes,
-      absl::StrCat("the pool of ", Describe(tenant.start.members[mine.value], "here")));
+      absl::StrCat("the pool of ", Describe(tenant.MemberOf(mine.value), "here")));
   if (fits.ok()) {
     parts_.phases.Queue(*operation, message.bytes, message.ticket);
   } else {

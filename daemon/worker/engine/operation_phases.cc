@@ -94,6 +94,7 @@ void OperationPhases::StartMove(Operation& operation) {
   parts_.event.Add(MoveRows{.operation = operation.id,
                             .group = tenant.start.group,
                             .formation = tenant.start.formation,
+                            .uid = tenant.uid,
                             .set = tenant.set,
                             .job = std::move(job)});
 }
@@ -159,7 +160,7 @@ void OperationPhases::FinishPart(Operation& operation, uint32_t rank) {
   Part& part = operation.parts[rank];
   EndTrace(part, operation.cause.code());
   part.state = PartState::kDone;
-  const SessionId session = operation.tenant->start.members[rank].session;
+  const SessionId session = operation.tenant->sessions[rank];
   if (part.site.has_value()) parts_.sites.Leave({session, *part.site});
   parts_.table.PartIsOver(session);
 }
@@ -253,6 +254,8 @@ void OperationPhases::Fail(Operation& operation, const absl::Status& cause) {
   parts_.figures.Decided(operation, cause.code());
   parts_.table.GiveUpKey(operation);
   parts_.event.Add(DecideRecord{.operation = operation.id, .status = cause});
+  if (operation.moving && !tenant.by_communicator())
+    parts_.event.Add(CancelMove{.operation = operation.id, .set = tenant.set});
   CloseWire(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (!tenant.local(r)) operation.parts[r].state = PartState::kDone;
@@ -316,7 +319,7 @@ void OperationPhases::EvictHolders(Operation& operation) {
   const Tenant& tenant = *operation.tenant;
   for (Rank rank : operation.WaitingFor()) {
     parts_.event.Add(EvictSession{
-        .session = tenant.start.members[rank.value].session,
+        .session = tenant.sessions[rank.value],
         .cause = absl::DeadlineExceededError(absl::StrCat(
             "group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value, " ",
             NameRanks(tenant, {rank}, "pulled"), ": holds the staging of ", operation.Describe(),

@@ -265,8 +265,8 @@ Operation* OperationSteps::FindForSubmission(const Submission& submission,
             "operation ", id.value, " is not open: it has ended, or an earlier worker ran it")));
     return nullptr;
   }
-  const std::vector<RankHolder>& members = operation->tenant->start.members;
-  if (request.rank >= members.size() || members[request.rank].session != submission.session) {
+  const std::vector<SessionId>& sessions = operation->tenant->sessions;
+  if (request.rank >= sessions.size() || sessions[request.rank] != submission.session) {
     RefuseStranger(submission, request,
                    absl::PermissionDeniedError(absl::StrCat("operation ", id.value, " has no rank ",
                                                             request.rank, " of session ",

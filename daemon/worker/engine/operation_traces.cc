@@ -97,13 +97,12 @@ OperationTraces::Place OperationTraces::Keep(const Operation& operation, uint32_
 
 RankTrace OperationTraces::Describe(const Tenant& tenant, uint32_t rank, const OperationKey& key,
                                     const Announcement& said) const {
-  const RankHolder& holder = tenant.start.members[rank];
-  const auto client = clients_.find(holder.session);
+  const auto client = clients_.find(tenant.sessions[rank]);
   RankTrace trace{.group = tenant.start.group,
                   .epoch = tenant.start.epoch,
                   .formation = tenant.start.formation,
                   .rank = Rank(rank),
-                  .pid = holder.pid,
+                  .pid = tenant.MemberOf(rank).pid,
                   .key = key,
                   .kind = said.kind,
                   .stage_bytes = said.stage_bytes,
@@ -114,8 +113,7 @@ RankTrace OperationTraces::Describe(const Tenant& tenant, uint32_t rank, const O
 }
 
 void OperationTraces::AddDirect(const DirectOutcome& outcome, const Tenant& tenant) {
-  if (!outcome.ended || outcome.announced || outcome.rank.value >= tenant.start.members.size())
-    return;
+  if (!outcome.ended || outcome.announced || outcome.rank.value >= tenant.num_ranks()) return;
   const uint32_t stands_for = sample_.Take(SampleHash(tenant.start, outcome.key), outcome.ended_at);
   if (stands_for == 0) return;
   RankTrace trace = Describe(tenant, outcome.rank.value, outcome.key, outcome.said);

@@ -139,11 +139,11 @@ absl::Status CheckPlace(const shm::SlotRequest& request, SessionId session, cons
                                            start.epoch.value, " formation ", start.formation.value,
                                            "; prepare again in the new formation"));
   }
-  if (request.rank >= start.members.size()) {
-    return Bad("rank", request.rank, absl::StrCat("less than num_ranks=", start.members.size()));
+  if (request.rank >= tenant.num_ranks()) {
+    return Bad("rank", request.rank, absl::StrCat("less than num_ranks=", tenant.num_ranks()));
   }
-  const RankHolder& member = start.members[request.rank];
-  if (member.session != session) {
+  if (tenant.sessions[request.rank] != session) {
+    const RankHolder member = tenant.MemberOf(request.rank);
     return absl::PermissionDeniedError(
         absl::StrCat("rank ", request.rank, " belongs to session ", member.session.value, " (",
                      Describe(member, "joined"), "), not to session ", session.value));

@@ -37,9 +37,12 @@ struct TenantCounters {
 
 struct Tenant {
   explicit Tenant(TenantStart s)
-      : start(std::move(s)), executions(start.spec.num_ranks, start.bases, start.base_cause) {}
+      : start(std::move(s)), executions(start.spec.num_ranks, start.bases, start.base_cause) {
+    for (const RankHolder& member : start.members) sessions.push_back(member.session);
+  }
 
-  TenantStart start;
+  TenantStart start;                // After ForgetMembers without lists.
+  std::vector<SessionId> sessions;  // [num_ranks] 0: another worker serves it.
   ExecutionHistory executions;
   uint32_t uid = 0;  // Of its sessions here, which are all of one.
   ArenaSetId set;
@@ -54,6 +57,7 @@ struct Tenant {
   bool draining = false;
   bool drains_in_order = false;  // For a stop: its members join again.
   bool drain_reported = false;
+  bool listed = false;  // Of the table's ended ones.
   // It drains, but streams of some rank may have calls in them: those begin yet.
   bool streams_end = false;
   bool goes_direct = false;    // Its ranks were told that they may publish calls for themselves.
@@ -68,12 +72,28 @@ struct Tenant {
 
   // Only its cause is left.
   bool gone() const { return closed && num_open == 0 && !awaits_direct; }
+  // No late call waits in it any more: its leader, if it is another worker, has said why it ended.
+  bool settled() const { return gone() && (leads() || peers->leader_spoke); }
+  // Thousands that have ended are remembered: what is long, and no late call is told. Of a settled one.
+  void ForgetMembers() {
+    start.members = std::vector<RankHolder>();
+    start.bases = std::vector<ExecutionBase>();
+    start.nodes = std::vector<PeerWorker>();
+    start.spec.expert_owner = {};
+  }
+  size_t num_ranks() const { return sessions.size(); }
+  // Who holds the rank; of members that are forgotten only its session is known.
+  RankHolder MemberOf(uint32_t rank) const {
+    if (rank < start.members.size()) return start.members[rank];
+    return RankHolder{
+        .rank = Rank(rank), .node = {}, .session = sessions[rank], .host = {}, .client_name = {}};
+  }
   // Bytes, roughly, of its executions and past operations.
   size_t bytes_remembered() const { return executions.bytes() + past->bytes(); }
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
     return !worker_executor() && (!peers.has_value() || peers->nodes.size() == 2) && set &&
-           !start.on_device() && start.members.size() <= limits::kEagerRanks;
+           !start.on_device() && num_ranks() <= limits::kEagerRanks;
   }
   // Its small rows go between its two workers ahead of the announce.
   bool sends_ahead() const { return peers.has_value() && may_send_eagerly(); }
@@ -81,7 +101,7 @@ struct Tenant {
   bool may_go_direct() const {
     return may_send_eagerly() && !peers.has_value() && !draining && !closed && ended.ok();
   }
-  bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
+  bool local(uint32_t rank) const { return static_cast<bool>(sessions[rank]); }
   // Its rows go between workers from device to device, and not through this worker's streams.
   bool by_communicator() const { return peers.has_value() && start.on_device(); }
   // Whether this worker knows of every rank's announce.

@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kMaxEndedTenants = 4096;
 // Of their executions and past operations, of all together.
 constexpr size_t kMaxEndedBytes = size_t{32} << 20;
+// What calls that ranks made for themselves come to is counted after the end, too, with who made them.
+constexpr size_t kEndedWithMembers = 64;
 
 }  // namespace
 
@@ -52,8 +54,8 @@ void TenantTable::AddPlaces(Tenant& tenant) {
 
 void TenantTable::RemovePlaces(const Tenant& tenant) {
   const ByFormation::key_type key{tenant.start.group, tenant.start.formation};
-  for (const RankHolder& member : tenant.start.members) {
-    const auto found = places_.find(member.session);
+  for (const SessionId session : tenant.sessions) {
+    const auto found = places_.find(session);
     if (found == places_.end()) continue;
     found->second.erase(key);
     if (found->second.empty()) places_.erase(found);
@@ -200,15 +202,21 @@ void TenantTable::ReleaseIfIdle(Tenant& tenant) {
     event_.Add(
         ReportTenantDrained{.group = tenant.start.group, .formation = tenant.start.formation});
   }
-  if (tenant.closed) {  // Thousands that have ended are remembered.
-    tenant.counters.waited_ns = {};
-    tenant.counters.waits = {};
-    tenant.executions.LeaveShare();
-  }
+  if (tenant.closed) NoteEnded(tenant);
   if (!tenant.closed || !tenant.set) return;
   // Until its leader, another worker, has said why it ended, calls may still come to wait for that.
   if (tenant.leads() || tenant.peers->leader_spoke) RemovePlaces(tenant);
   DropArenaSets(staging_.Release(std::exchange(tenant.set, ArenaSetId())));
+}
+
+// Thousands that have ended are remembered.
+void TenantTable::NoteEnded(Tenant& tenant) {
+  tenant.counters.waited_ns = std::vector<int64_t>();
+  tenant.counters.waits = std::vector<WaitCounts>();
+  if (std::exchange(tenant.listed, true)) return;
+  tenant.executions.JoinShare(ended_programs_);
+  ended_.push_back({{tenant.start.group, tenant.start.formation}, tenant.past->bytes()});
+  ended_past_bytes_ += ended_.back().past_bytes;
 }
 
 void TenantTable::DropArenaSets(const std::vector<ArenaSetId>& sets) {
@@ -216,30 +224,39 @@ void TenantTable::DropArenaSets(const std::vector<ArenaSetId>& sets) {
   queue_.NoteChange();
 }
 
+// Each is looked at once for each of these, however many there are.
 void TenantTable::ForgetEnded() {
-  size_t num_gone = 0;
-  for (const auto& [unused, tenant] : tenants_) num_gone += tenant->gone();
-  for (auto it = tenants_.begin(); num_gone > kMaxEndedTenants && it != tenants_.end();) {
-    const bool gone = it->second->gone();
-    if (gone) RemovePlaces(*it->second);
-    it = gone ? tenants_.erase(it) : std::next(it);
-    num_gone -= gone;
+  for (; ended_.size() > num_without_members_ + kEndedWithMembers; ++num_without_members_) {
+    Tenant& tenant = *tenants_.at(ended_[num_without_members_].key);
+    if (tenant.settled()) tenant.ForgetMembers();
   }
-  size_t bytes = 0;
-  std::vector<Tenant*> gone;
-  for (const auto& [unused, tenant] : tenants_) {
-    if (!tenant->gone() || tenant->bytes_remembered() == 0) continue;
-    bytes += tenant->bytes_remembered();
-    gone.push_back(tenant.get());
+  while (ended_past_bytes_ + ended_programs_->used > kMaxEndedBytes &&
+         num_without_past_ < ended_.size()) {
+    const Ended& oldest = ended_[num_without_past_++];
+    ended_past_bytes_ -= oldest.past_bytes;
+    Tenant& tenant = *tenants_.at(oldest.key);
+    if (!tenant.gone()) continue;
+    tenant.executions.Forget();
+    tenant.past = std::make_shared<PastOperations>(tenant.num_ranks());
   }
-  if (bytes <= kMaxEndedBytes) return;
-  std::sort(gone.begin(), gone.end(),
-            [](const Tenant* a, const Tenant* b) { return a->closed_at < b->closed_at; });
-  for (Tenant* oldest : gone) {
-    if (bytes <= kMaxEndedBytes) return;
-    bytes -= oldest->bytes_remembered();
-    oldest->executions.Forget();
-    oldest->past = std::make_shared<PastOperations>(oldest->start.members.size());
+  while (ended_.size() > kMaxEndedTenants) ForgetOldest();
+}
+
+void TenantTable::ForgetOldest() {
+  const Ended oldest = ended_.front();
+  ended_.pop_front();
+  if (num_without_members_ > 0) --num_without_members_;
+  if (num_without_past_ > 0) {
+    --num_without_past_;
+  } else {
+    ended_past_bytes_ -= oldest.past_bytes;
+  }
+  const auto found = tenants_.find(oldest.key);
+  if (found->second->gone()) {
+    RemovePlaces(*found->second);
+    tenants_.erase(found);
+  } else {
+    found->second->listed = false;  // Late calls wait in it. It ends once more.
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -30,7 +31,8 @@ class TenantTable {
         stream_region_bytes_(stream_region_bytes),
         staging_(staging),
         queue_(queue),
-        event_(event) {}
+        event_(event),
+        ended_programs_(std::make_shared<ProgramMemory>(ProgramMemory{.max = kNoLimit})) {}
 
   struct Session {
     uint32_t uid = 0;
@@ -71,12 +73,16 @@ class TenantTable {
   const ByFormation& all() const { return tenants_; }
 
  private:
+  static constexpr uint64_t kNoLimit = UINT64_MAX / 4;  // It may be doubled.
+
   // Of a tenant that starts, and whose peers are known.
   static ArenaSetKey MakeArenaSetKey(const Tenant& tenant);
   // Its programs count as its uid's until it is gone.
   void JoinShare(Tenant& tenant);
   absl::Status TakeArenas(Tenant& tenant, const ArenaSetKey& key);
   void DropArenaSets(const std::vector<ArenaSetId>& sets);
+  void NoteEnded(Tenant& tenant);
+  void ForgetOldest();
   void AddPlaces(Tenant& tenant);
   void RemovePlaces(const Tenant& tenant);
 
@@ -89,6 +95,17 @@ class TenantTable {
   std::map<uint32_t, std::shared_ptr<ProgramMemory>> program_memory_;  // By uid.
   ByFormation tenants_;
   std::map<SessionId, std::map<ByFormation::key_type, Place>> places_;  // PlacesOf.
+
+  struct Ended {
+    ByFormation::key_type key;
+    size_t past_bytes = 0;  // Of its past operations, as it ended.
+  };
+  // In the order in which they did; few have late calls that wait yet.
+  std::deque<Ended> ended_;
+  size_t num_without_members_ = 0;                 // The oldest ones.
+  size_t num_without_past_ = 0;                    // Likewise.
+  size_t ended_past_bytes_ = 0;                    // Of the others.
+  std::shared_ptr<ProgramMemory> ended_programs_;  // Of all of them.
 };
 
 }  // namespace epd

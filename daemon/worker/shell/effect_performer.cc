@@ -282,6 +282,7 @@ void EffectPerformer::Run(const MoveRows& effect) {
                                absl::InternalError("the arenas of the operation are gone"), now_);
   }
   EPD_FAILPOINT("worker.rows.move");
+  tenant->second.move.uid = effect.uid;
   Backend& backend = *arenas_.FindBackend(effect.set);
   backend.StartMove(effect.operation.value, *set, tenant->second.move, effect.job, now_);
   TakeMoved(backend);  // A CPU may have moved them already.
@@ -298,8 +299,10 @@ void EffectPerformer::Run(const TakeTurn& effect) {
 
 void EffectPerformer::Run(const CancelMove& effect) {
   Backend* const backend = arenas_.FindBackend(effect.set);
-  if (backend == nullptr || backend->member_moves() == nullptr) return;
-  backend->member_moves()->Cancel(effect.operation.value, now_);
+  if (backend == nullptr) return;
+  backend->CancelMove(effect.operation.value);
+  if (backend->member_moves() != nullptr)
+    backend->member_moves()->Cancel(effect.operation.value, now_);
   TakeMoved(*backend);
 }
 

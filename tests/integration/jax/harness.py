@@ -96,9 +96,7 @@ class Daemon:
             return probe.connect_ex(self.socket) == 0
 
     def worker_pid(self) -> int:
-        wait.until(
-            lambda: worker_processes.of(self.process.pid), "epd has a worker", START_SECONDS
-        )
+        wait.until(lambda: worker_processes.of(self.process.pid), "epd has a worker", START_SECONDS)
         return worker_processes.of(self.process.pid)[0]
 
     def listen_address(self) -> str:

@@ -5,15 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "daemon/backend/cpu/memfd_arenas.h"
 
 namespace epd {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(CpuBackend, TakesAForcedLevelAndSaysSo) {
@@ -108,6 +111,59 @@ TEST_F(CpuBackendMoves, AGatherIsAsMuchAsItsRoutesRead) {
                        .parts = {{.stage_bytes = 4096, .out_offset = 4096, .out_bytes = 65536}}};
   backend_->StartMove(7, *arenas_, group_, gather, absl::UnixEpoch());
   EXPECT_FALSE(WasAtOnce());
+}
+
+// A prepare that writes 256 MiB.
+struct HugeMove {
+  HugeMove() {
+    EXPECT_TRUE(arenas->Commit(0, kRow + kOut).ok());
+    group.group_id = 1;
+    group.uid = 1001;
+    group.spec.num_ranks = kRanks;
+    group.spec.num_experts = 65536;
+    for (size_t r = 0; r < kRanks; ++r) {
+      job.parts.push_back({.arena = static_cast<int>(r),
+                           .stage_bytes = kRow,
+                           .out_offset = kRow,
+                           .out_bytes = kOut});
+    }
+  }
+
+  static constexpr size_t kRanks = 32;
+  static constexpr uint64_t kRow = uint64_t{65536} * 4;
+  static constexpr uint64_t kOut = kRow * kRanks;
+  std::unique_ptr<MemfdArenas> arenas = MemfdArenas::Create(kRanks, kRow + kOut).value();
+  MoveGroup group;
+  MoveJob job;
+};
+
+TEST_F(CpuBackendMoves, AnotherUsersMoveDoesNotWaitForTheEndOfAHugeOne) {
+  HugeMove huge;
+  backend_->StartMove(1, *huge.arenas, huge.group, huge.job, absl::UnixEpoch());
+  group_.group_id = 2;
+  group_.uid = 1002;
+  const absl::Time begin = absl::Now();
+  Start(2 << 20);
+  std::vector<MoveId> order;
+  while (backend_->busy()) {
+    const auto moved = backend_->Poll(absl::UnixEpoch()).value();
+    for (const MovedRows& one : moved) {
+      order.push_back(one.id);
+      std::cout << "move " << one.id << " after " << absl::Now() - begin << "\n";
+      EXPECT_TRUE(one.status.ok()) << one.status;
+    }
+  }
+  EXPECT_THAT(order, ElementsAre(7, 1));
+}
+
+TEST_F(CpuBackendMoves, OneThatIsCancelledDoesNotGoOn) {
+  HugeMove huge;
+  backend_->StartMove(1, *huge.arenas, huge.group, huge.job, absl::UnixEpoch());
+  backend_->CancelMove(1);
+  std::vector<MovedRows> moved;
+  while (moved.empty()) moved = backend_->Poll(absl::UnixEpoch()).value();
+  EXPECT_EQ(moved[0].status.code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(backend_->busy());
 }
 
 TEST_F(CpuBackendMoves, NothingTouchesAnArenaOnceItRests) {

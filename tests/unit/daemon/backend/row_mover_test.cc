@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,7 @@ class RowMover : public ::testing::Test {
   }
   const char* Out(int rank) { return arenas_->Map(rank).value() + job_.parts[rank].out_offset; }
   absl::Status Move() { return MoveRowsOnCpu(*arenas_, group_, job_); }
+  std::string Outputs(uint64_t bytes) const;
 
   Random random_{20240611};
   reference::Problem problem_ = RandomProblem(random_, Routing::kUniform);
@@ -152,6 +154,76 @@ TEST_F(RowMover, CombineHasTheBitsOfTheClientExecutor) {
     args.out = out.data();
     EXPECT_OK(PullGather(args));
     EXPECT_EQ(std::memcmp(Out(r), out.data(), out.size()), 0) << "rank " << r;
+  }
+}
+
+// Of all ranks, one after another.
+std::string RowMover::Outputs(uint64_t bytes) const {
+  std::string all;
+  for (const MovePart& part : job_.parts)
+    all.append(arenas_->Map(part.arena).value() + part.out_offset, bytes);
+  return all;
+}
+
+TEST_F(RowMover, PartsOfAnySizeMakeTheSameRowsAsTheWhole) {
+  StageDispatch();
+  const uint64_t bytes = shm::OutBytes(kCapacity * kRowBytes, kCapacity);
+  ASSERT_EQ(Move(), absl::OkStatus());
+  const std::string whole = Outputs(bytes);
+  int before = 2;
+  for (const uint64_t part : {100'000, 1000, 1}) {
+    for (const MovePart& one : job_.parts)
+      std::memset(arenas_->Map(one.arena).value() + one.out_offset, 0xee, bytes);
+    RowMove move(*arenas_, group_, job_);
+    int num_parts = 0;
+    std::optional<absl::Status> ended;
+    while (!ended.has_value()) {
+      ended = move.Some(part);
+      ++num_parts;
+    }
+    EXPECT_EQ(*ended, absl::OkStatus());
+    EXPECT_EQ(Outputs(bytes), whole) << "parts of " << part;
+    EXPECT_GT(num_parts, before);
+    before = num_parts;
+  }
+}
+
+TEST_F(RowMover, PlansThatAreNotKeptAreCopiedAndCheckedOnceMore) {
+  StageDispatch();
+  const uint64_t bytes = shm::OutBytes(kCapacity * kRowBytes, kCapacity);
+  ASSERT_EQ(Move(), absl::OkStatus());
+  const std::string whole = Outputs(bytes);
+  for (const MovePart& one : job_.parts)
+    std::memset(arenas_->Map(one.arena).value() + one.out_offset, 0xee, bytes);
+  for (const bool damages : {false, true}) {
+    RowMove move(*arenas_, group_, job_, /*kept_bytes=*/0);
+    std::optional<absl::Status> ended;
+    int num_parts = 0;
+    while (!ended.has_value()) {
+      ended = move.Some(1 << 30);
+      ++num_parts;
+      // The others' plans were taken by now.
+      if (damages && num_parts == 3 * problem_.num_ranks + 10)
+        arenas_->Map(problem_.num_ranks - 1).value()[kRegion + 200] ^= 1;
+    }
+    EXPECT_EQ(ended->code(), damages ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+    if (!damages) {
+      EXPECT_EQ(Outputs(bytes), whole);
+    }
+  }
+}
+
+TEST_F(RowMover, WhatADamagedPlanOrStageIsDoesNotDependOnTheParts) {
+  StageDispatch();
+  const uint64_t begin = shm::StageOffset(plans_.View(0).used_bytes);
+  for (const uint64_t at : {uint64_t{200}, begin}) {
+    arenas_->Map(0).value()[kRegion + at] ^= 1;
+    RowMove move(*arenas_, group_, job_);
+    std::optional<absl::Status> ended;
+    while (!ended.has_value()) ended = move.Some(64);
+    EXPECT_EQ(*ended, Move());
+    EXPECT_EQ(ended->code(), absl::StatusCode::kDataLoss);
+    arenas_->Map(0).value()[kRegion + at] ^= 1;
   }
 }
 

@@ -1,6 +1,7 @@
 // Goal: what a session that goes, or a call that fails, costs the worker does not grow with the operations and the ended
 // groups of others: a client that does either in a loop would stop everybody's calls.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <time.h>
 
 #include <cstdlib>
@@ -13,6 +14,7 @@
 
 namespace {
 size_t g_num_allocated = 0;
+size_t g_bytes = 0;  // Not given back yet.
 }  // namespace
 
 // Not inlined: the compiler would take malloc for another allocator's.
@@ -20,10 +22,14 @@ size_t g_num_allocated = 0;
   void* const memory = std::malloc(size);
   if (memory == nullptr) std::abort();
   ++g_num_allocated;
+  g_bytes += malloc_usable_size(memory);
   return memory;
 }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  if (memory != nullptr) g_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace epd {
 namespace {
@@ -46,21 +52,34 @@ class EngineCostTest : public ::testing::Test {
     for (uint64_t s = 1; s <= kSessions; ++s) exchange_.AddSession(SessionId(s));
   }
   static SessionId SessionOf(uint32_t rank) { return SessionId(1 + rank / (kRanks / kSessions)); }
-  void StartTenant(GroupId group) {
+  void StartTenant(GroupId group, uint32_t num_ranks = kRanks) {
     TenantStart start{.group = group,
                       .epoch = Epoch(3),
                       .formation = Formation(1),
-                      .spec = MakeSpec(kRanks),
+                      .spec = MakeSpec(num_ranks),
                       .members = {},
                       .bases = {},
                       .base_cause = absl::AbortedError("before")};
-    for (uint32_t r = 0; r < kRanks; ++r) {
+    for (uint32_t r = 0; r < num_ranks; ++r) {
       start.members.push_back(MakeMember(r, SessionOf(r)));
+      start.members.back().client_name = "train.py, whose name is long";
       // Each group has arenas of its own.
       start.members.back().arena_index = static_cast<uint32_t>(group.value) * kRanks + r;
     }
     ASSERT_TRUE(exchange_.StartTenant(std::move(start), now_).ok());
     exchange_.TakeEffects();
+  }
+  void EndTenant(GroupId group) {
+    exchange_.EndTenant(group, Formation(1), absl::AbortedError("left"), now_);
+    exchange_.TakeEffects();
+  }
+  // Of the last call.
+  absl::Status StatusOfLate(const shm::SlotRequest& request, SessionId session) {
+    exchange_.Take({.session = session, .slot = 0, .claim = ++claim_}, request, now_);
+    for (const Effect& effect : exchange_.TakeEffects()) {
+      if (const auto* answer = std::get_if<AnswerSubmission>(&effect)) return answer->status;
+    }
+    return absl::UnknownError("no answer");
   }
   void Take(const shm::SlotRequest& request) {
     exchange_.Take({.session = SessionOf(request.rank), .slot = 0, .claim = ++claim_}, request,
@@ -100,10 +119,46 @@ TEST_F(EngineCostTest, ASessionThatIsInNothingLeavesOperationsAlone) {
 TEST_F(EngineCostTest, ASessionThatIsInNothingLeavesEndedGroupsAlone) {
   for (uint64_t group = 1; group <= 100; ++group) {
     StartTenant(GroupId(group));
-    exchange_.EndTenant(GroupId(group), Formation(1), absl::AbortedError("left"), now_);
-    exchange_.TakeEffects();
+    EndTenant(GroupId(group));
   }
   ExpectStrangersCostLittle("100 ended groups of 1,024 ranks");
+}
+
+// 4,096 of them are remembered.
+TEST_F(EngineCostTest, OfAnEndedGroupIsKeptWhatALateCallIsTold) {
+  constexpr uint64_t kFirst = 100;
+  constexpr uint64_t kLast = 300;
+  size_t before = 0;
+  for (uint64_t group = 1; group <= kLast; ++group) {
+    StartTenant(GroupId(group));
+    EndTenant(GroupId(group));
+    if (group == kFirst) before = g_bytes;
+  }
+  const size_t of_each = (g_bytes - before) / (kLast - kFirst);
+  std::printf("an ended group of 1,024 ranks: %zu bytes, %zu a rank\n", of_each, of_each / kRanks);
+  EXPECT_LE(of_each / kRanks, 32u);
+
+  const shm::SlotRequest late = MakePrepare({.group = GroupId(1), .rank = 7});
+  const std::string why(StatusOfLate(late, SessionOf(7)).message());
+  EXPECT_NE(why.find("left"), std::string::npos) << why;
+  EXPECT_NE(why.find(MakeSpec(kRanks).name), std::string::npos) << why;
+  const absl::Status of_other = StatusOfLate(late, SessionOf(kRanks - 1));
+  EXPECT_EQ(of_other.code(), absl::StatusCode::kPermissionDenied) << of_other;
+  exchange_.Stop("the test ends", now_);
+}
+
+TEST_F(EngineCostTest, AGroupThatEndsLooksAtFewThatEndedBefore) {
+  constexpr uint64_t kBefore = 4000;
+  constexpr uint64_t kMore = 1000;
+  double began = 0;
+  for (uint64_t group = 1; group <= kBefore + kMore; ++group) {
+    if (group == kBefore + 1) began = CpuMs();
+    StartTenant(GroupId(group), 1);
+    EndTenant(GroupId(group));
+  }
+  const double ms = CpuMs() - began;
+  std::printf("1,000 groups that formed and ended beside 4,000 that had: %.3f ms\n", ms);
+  EXPECT_LE(ms, 30);
 }
 
 TEST_F(EngineCostTest, ASessionThatIsInNothingLeavesArenasOfOthersAlone) {

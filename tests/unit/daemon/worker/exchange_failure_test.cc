@@ -267,6 +267,42 @@ TEST_F(Failure, WorkerExecutorMovesAfterTheLastPublishAndBeforeTheOutcome) {
   EXPECT_EQ(h.code(second), Code::kDataLoss);
 }
 
+TEST_F(Failure, AMoveWhoseOperationHasFailedIsCancelledAndHoldsItsRegionUntilItEnds) {
+  ExchangeHarness h;
+  GroupSpec spec = h.Spec(2);
+  spec.executor = Executor::kWorker;
+  h.StartTenant(spec);
+  shm::SlotRequest requests[2] = {h.Request(0), h.Request(1)};
+  for (auto& request : requests) request.out_bytes = 100;
+  const OperationId op = h.operation(h.AnnounceAll({requests[0], requests[1]})[0]);
+  const Submission published = h.Step(0, op, shm::Step::kPublish);
+  h.Step(1, op, shm::Step::kPublish);
+  ASSERT_EQ(h.moves.size(), 1u);
+  EXPECT_FALSE(h.moves[0].cancelled);
+  h.SessionDead(h.SessionOf(1), absl::UnavailableError("killed"));
+  EXPECT_EQ(h.code(published), Code::kUnavailable);
+  ASSERT_EQ(h.moves.size(), 1u);
+  EXPECT_TRUE(h.moves[0].cancelled);
+  EXPECT_GT(h.exchange.staging().pool().in_use_bytes(), 0u);
+  h.RowsMoved(op, absl::AbortedError("cancelled"));
+  EXPECT_EQ(h.exchange.staging().pool().in_use_bytes(), 0u);
+}
+
+TEST_F(Failure, AMoveIsOfItsTenantsUser) {
+  ExchangeHarness h;
+  GroupSpec spec = h.Spec(1);
+  spec.executor = Executor::kWorker;
+  TenantStart start = h.Start(spec);
+  h.exchange.AddSession(h.SessionOf(0), 1009);
+  ASSERT_TRUE(h.exchange.StartTenant(std::move(start), h.now).ok());
+  h.Perform();
+  shm::SlotRequest request = h.Request(0);
+  request.out_bytes = 100;
+  h.Step(0, h.operation(h.Take(request)), shm::Step::kPublish);
+  ASSERT_EQ(h.moves.size(), 1u);
+  EXPECT_EQ(h.moves[0].uid, 1009u);
+}
+
 TEST_F(Failure, RanksOnANodeThatTakesNoStreamsAreRefused) {
   ExchangeHarness h;
   TenantStart start = h.Start(h.Spec(2));

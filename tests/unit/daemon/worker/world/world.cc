@@ -216,10 +216,12 @@ struct World::Performer {
     }
   }
   void operator()(const CancelMove& e) {
-    ++world.num_cancelled;
     for (size_t i = 0; i < w.moves.size(); ++i) {
-      if (w.moves[i].operation == e.operation)
-        return world.EndMove(w, i, absl::AbortedError("cancelled"));
+      if (w.moves[i].operation != e.operation) continue;
+      w.moves[i].cancelled = true;
+      if (!w.moves[i].communicator.has_value()) return;  // It may be at it.
+      ++world.num_cancelled;
+      return world.EndMove(w, i, absl::AbortedError("cancelled"));
     }
   }
   void operator()(const CountRoutes& e) {

@@ -49,6 +49,7 @@ struct Move : MoveRows {
   uint64_t number = 0;                        // Of the operation on all workers.
   bool prepared = false;
   std::optional<uint64_t> place = {};
+  bool cancelled = false;
 };
 
 // One worker, and what it has asked for.
