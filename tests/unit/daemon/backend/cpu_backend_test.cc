@@ -116,7 +116,8 @@ TEST_F(CpuBackendMoves, AGatherIsAsMuchAsItsRoutesRead) {
 // A prepare that writes 256 MiB.
 struct HugeMove {
   HugeMove() {
-    EXPECT_TRUE(arenas->Commit(0, kRow + kOut).ok());
+    for (const FilePages& pages : arenas->PagesOf(0, kRow + kOut))
+      EXPECT_EQ(DoPageAction(PageAction::kMake, pages), 0);
     group.group_id = 1;
     group.uid = 1001;
     group.spec.num_ranks = kRanks;
