@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
 #include "daemon/observe/log.h"
+#include "daemon/observe/user_log.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
@@ -48,10 +49,14 @@ void SayGoodbye(PacketChannel& channel, const absl::Status& why) {
   }
 }
 
-void RefuseClient(PacketChannel& channel, pid_t pid, const absl::Status& why) {
+void RefuseClient(PacketChannel& channel, const PeerCredentials& peer, const absl::Status& why) {
   // Somebody only looked whether epd is there, or epd is ending.
-  const LogLevel level = absl::IsUnavailable(why) ? LogLevel::kDebug : LogLevel::kWarn;
-  Log(level, "connection refused", {{"pid", pid}, {"why", why.message()}});
+  if (absl::IsUnavailable(why)) {
+    Log(LogLevel::kDebug, "connection refused", {{"pid", peer.pid}, {"why", why.message()}});
+  } else {
+    LogOfUser(peer.uid, LogLevel::kWarn, "connection refused",
+              {{"pid", peer.pid}, {"why", why.message()}});
+  }
   SayGoodbye(channel, why);
 }
 
@@ -104,7 +109,7 @@ void AttachListener::RefuseWithSpareFd() {
     SayGoodbye(channel, absl::ResourceExhaustedError(
                             "epd has no descriptors left; raise LimitNOFILE or end sessions"));
   }
-  Log(LogLevel::kError, "no descriptors left for a client");
+  LogOfUser(kNoUid, LogLevel::kError, "no descriptors left for a client", {});
   spare_ = OpenSpare();
   if (taken) return;
   loop_.SetEvents(listener_.get(), 0);
@@ -142,7 +147,11 @@ void AttachListener::Admit(UniqueFd socket) {
   if (refused.ok()) refused = CheckRoom(peer->uid, limits);
   const int fd = channel->fd();
   if (refused.ok()) refused = loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) { OnPending(fd); });
-  if (!refused.ok()) return RefuseClient(*channel, peer.ok() ? peer->pid : 0, refused);
+  if (!refused.ok()) {
+    PeerCredentials nobody;
+    nobody.uid = kNoUid;
+    return RefuseClient(*channel, peer.ok() ? *peer : nobody, refused);
+  }
   pending_[fd] = Pending{*std::move(peer), std::move(channel), limits.deadline,
                          MonotonicNow() + limits.deadline};
 }
@@ -156,7 +165,7 @@ AttachListener::Pending AttachListener::Release(int fd) {
 
 void AttachListener::Refuse(int fd, const absl::Status& why) {
   const Pending refused = Release(fd);
-  RefuseClient(*refused.channel, refused.peer.pid, why);
+  RefuseClient(*refused.channel, refused.peer, why);
 }
 
 void AttachListener::OnPending(int fd) {

@@ -93,6 +93,6 @@ class AttachListener {
 // Tells a client that is connected why it is sent away. The caller closes the channel.
 void SayGoodbye(PacketChannel& channel, const absl::Status& why);
 // Does the same, and logs it, for a client that never had a session.
-void RefuseClient(PacketChannel& channel, pid_t pid, const absl::Status& why);
+void RefuseClient(PacketChannel& channel, const PeerCredentials& peer, const absl::Status& why);
 
 }  // namespace epd

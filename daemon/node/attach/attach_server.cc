@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/codec/codec.h"
 #include "daemon/observe/log.h"
+#include "daemon/observe/user_log.h"
 #include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
@@ -130,7 +131,7 @@ void AttachServer::Attach(AttachListener::Arrival arrival) {
   session->channel = std::move(arrival.channel);
   absl::Status refused = Prepare(arrival.attach, *session);
   if (refused.ok()) refused = Watch(*session);
-  if (!refused.ok()) return RefuseClient(*session->channel, session->peer.pid, refused);
+  if (!refused.ok()) return RefuseClient(*session->channel, session->peer, refused);
 
   const SessionId id = session->id;
   v1::ServerMessage message;
@@ -287,11 +288,11 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
   sessions_.erase(it);
   turns_.Remove(id);
   Unwatch(*session);
-  Log(LogLevel::kInfo, "session ended",
-      {{"session", id.value},
-       {"pid", session->peer.pid},
-       {"client", session->client_name},
-       {"why", reason.message() == kPeerClosed ? "closed" : reason.message()}});
+  LogOfUser(session->peer.uid, LogLevel::kInfo, "session ended",
+            {{"session", id.value},
+             {"pid", session->peer.pid},
+             {"client", session->client_name},
+             {"why", reason.message() == kPeerClosed ? "closed" : reason.message()}});
   observer_.OnDetached(*session, reason, process_alive);
   const absl::Time now = MonotonicNow();
   ended_.Add(session->peer, std::move(session->slots),
