@@ -33,6 +33,7 @@
 #include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
+#include "daemon/shared_memory/page_process.h"
 #include "daemon/version.h"
 #include "proto/stacks/stack_writer.h"
 
@@ -272,6 +273,7 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
 
 int RunEpd(const std::vector<std::string>& args, const HandoverVersion& version) {
   PrepareProcess();
+  if (args.size() == 1 && args[0] == kPageProcessFlag) return PageProcessMain(/*socket=*/3);
   const MachineFacts facts = ReadMachineFacts();
   if (!args.empty() && args.back() == kHandoverCheckFlag)
     return AnswerHandoverCheck({args.begin(), args.end() - 1}, facts, version, kVersion);

@@ -19,6 +19,8 @@ namespace {
 
 // A stopping worker closes its devices; then it is killed.
 constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
+// Also where the file has been replaced since. What runs epd takes kPageProcessFlag.
+constexpr char kOwnProgram[] = "/proc/self/exe";
 
 // How long clients' messages are handled before the loop looks who else is there: somebody who attaches, a worker, epctl.
 constexpr absl::Duration kClientsTurn = absl::Milliseconds(2);
@@ -72,7 +74,7 @@ AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings
                                  .deadline = settings.attach_deadline,
                                  .queued_bytes = settings.max_queued_bytes};
                            }},
-          .page_program = settings.worker};
+          .page_program = kOwnProgram};
 }
 
 SpecDefaults MakeSpecDefaults(const Settings& settings) {

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,8 @@ constexpr absl::Duration kRests = absl::Milliseconds(300);
 constexpr absl::Duration kLate = absl::Seconds(1);
 // In one task: then something ends each of them.
 constexpr int kMaxEnds = 2;
+// Where no process can be had, or none that does not end.
+constexpr absl::Duration kRetry = absl::Milliseconds(200);
 // epoll's data of a process's end; else a uid.
 constexpr uint64_t kEnds = UINT64_MAX;
 
@@ -33,9 +36,20 @@ bool Watch(int epoll, int fd, uint64_t data) {
   return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+const char* NameOf(PageAction action) {
+  return action == PageAction::kMake ? "made" : "given back";
+}
+
+// An errno that another try may not meet: the process was short of descriptors for what came with the order, or, of what cannot
+// fail for good, of memory.
+bool Passes(PageAction action, int error) {
+  return error == EPROTO || (action == PageAction::kGiveBack && error == ENOMEM);
+}
+
 }  // namespace
 
 absl::Status PageProcesses::Start() {
+  if (epoll_.valid()) return absl::OkStatus();
   epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
   if (epoll_.valid()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
@@ -43,7 +57,7 @@ absl::Status PageProcesses::Start() {
 
 bool PageProcesses::StartProcess(uint32_t uid, Process& process) {
   if (process.socket.valid()) return true;
-  if (program_.empty()) return false;
+  if (program_.empty() || !epoll_.valid()) return false;
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
   UniqueFd ours(pair[0]);
@@ -101,21 +115,20 @@ void PageProcesses::Send(uint32_t uid, Process& process, absl::Time now) {
       FinishFirst(process, 0);
       continue;
     }
-    if (!StartProcess(uid, process)) {
-      DoHere(uid, process, program_.empty() ? "" : "no process can be had");
+    if (program_.empty()) {
+      DoHere(process);
       continue;
     }
+    if (!StartProcess(uid, process))
+      return TryLater(uid, process, "no process or descriptor can be had", now);
     const size_t num = std::min(task.pages.size() - process.num_sent, kMaxPagesOfOrder);
     const absl::Status sent =
         SendPageOrder(process.socket.get(), task.action,
                       absl::MakeConstSpan(task.pages).subspan(process.num_sent, num));
-    if (sent.ok()) {
-      process.num_sent += num;
-      process.late = now + kLate;
-      return;
-    }
-    Drop(process);
-    if (++process.num_ends >= kMaxEnds) DoHere(uid, process, std::string(sent.message()));
+    if (!sent.ok()) return Ended(uid, process, std::string(sent.message()), now);
+    process.num_sent += num;
+    process.late = now + kLate;
+    return;
   }
   Rest(process, now);
 }
@@ -123,17 +136,47 @@ void PageProcesses::Send(uint32_t uid, Process& process, absl::Time now) {
 void PageProcesses::Receive(uint32_t uid, Process& process, absl::Time now) {
   const absl::StatusOr<int> answer = ReceivePageAnswer(process.socket.get());
   if (absl::IsNotFound(answer.status())) return;
-  if (answer.ok() && !process.tasks.empty() && process.num_sent > process.num_answered) {
-    process.late = absl::InfiniteFuture();
-    process.num_answered = process.num_sent;
-    if (*answer != 0) FinishFirst(process, *answer);
-    return Send(uid, process, now);
+  if (answer.ok() && !process.tasks.empty() && process.num_sent > process.num_answered)
+    return Answered(uid, process, *answer, now);
+  Ended(uid, process, "its process ends each time", now);
+}
+
+void PageProcesses::Answered(uint32_t uid, Process& process, int error, absl::Time now) {
+  const PageAction action = process.tasks.front().action;
+  process.late = absl::InfiniteFuture();
+  if (error != 0 && Passes(action, error)) {
+    process.num_sent = process.num_answered;
+    return TryLater(uid, process, std::strerror(error), now);
   }
+  process.said_retry = false;
+  process.num_answered = process.num_sent;
+  if (error != 0) {
+    if (action == PageAction::kGiveBack) {
+      warnings_.push_back(
+          {uid, absl::StrCat("pages of user ", uid, " stay in memory: ", std::strerror(error))});
+    }
+    FinishFirst(process, error);
+  }
+  Send(uid, process, now);
+}
+
+void PageProcesses::Ended(uint32_t uid, Process& process, const std::string& why, absl::Time now) {
   Drop(process);
   process.num_sent = process.num_answered;
   if (process.tasks.empty()) return Rest(process, now);
-  if (++process.num_ends >= kMaxEnds) DoHere(uid, process, "its process ends each time");
-  Send(uid, process, now);
+  if (++process.num_ends < kMaxEnds) return Send(uid, process, now);
+  TryLater(uid, process, why, now);
+}
+
+void PageProcesses::TryLater(uint32_t uid, Process& process, const std::string& why,
+                             absl::Time now) {
+  process.num_ends = 0;
+  process.retry = now + kRetry;
+  if (std::exchange(process.said_retry, true)) return;
+  warnings_.push_back(
+      {uid, absl::StrCat("pages of user ", uid, " are not ", NameOf(process.tasks.front().action),
+                         ", and operations that need them wait: ", why,
+                         "; raise the limits on processes, descriptors and memory")});
 }
 
 void PageProcesses::FinishFirst(Process& process, int error) {
@@ -143,15 +186,10 @@ void PageProcesses::FinishFirst(Process& process, int error) {
   process.num_ends = 0;
 }
 
-void PageProcesses::DoHere(uint32_t uid, Process& process, const std::string& why) {
+void PageProcesses::DoHere(Process& process) {
   const Task& task = process.tasks.front();
-  if (!why.empty()) {
-    warnings_.push_back(absl::StrCat(
-        "pages of user ", uid, " are made and given back in a thread that others wait for: ", why,
-        "; raise the limits on processes and descriptors"));
-  }
   int error = 0;
-  for (size_t i = process.num_answered; i < task.pages.size() && error == 0; ++i)
+  for (size_t i = 0; i < task.pages.size() && error == 0; ++i)
     error = DoPageAction(task.action, task.pages[i]);
   FinishFirst(process, error);
 }
@@ -179,20 +217,31 @@ void PageProcesses::Tick(absl::Time now) {
     processes_.erase(of_uid);
   }
   for (auto& [uid, process] : processes_) {
+    if (now >= process.retry) {
+      process.retry = absl::InfiniteFuture();
+      Send(uid, process, now);
+    }
     if (now < process.late) continue;
     process.late = absl::InfiniteFuture();
-    warnings_.push_back(absl::StrCat(
-        "the kernel has not ", process.tasks.front().action == PageAction::kMake ? "made" : "taken",
-        " pages of user ", uid, " for ", absl::FormatDuration(kLate),
-        ": a process of that user holds the lock of a file of its staging or slots, by a write() "
-        "that does not end, or memory is short; operations of that user wait, nobody else's"));
+    warnings_.push_back(
+        {uid, absl::StrCat("the kernel has not ", NameOf(process.tasks.front().action),
+                           " pages of user ", uid, " for ", absl::FormatDuration(kLate),
+                           ": a process of that user holds the lock of a file of its staging or "
+                           "slots, by a write() that does not end, or memory is short; operations "
+                           "of that user wait, nobody else's")});
   }
+}
+
+bool PageProcesses::awaits_soon() const {
+  return std::any_of(processes_.begin(), processes_.end(), [](const auto& process) {
+    return process.second.late != absl::InfiniteFuture();
+  });
 }
 
 absl::Time PageProcesses::next_deadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [unused, process] : processes_)
-    next = std::min({next, process.late, process.goes});
+    next = std::min({next, process.late, process.retry, process.goes});
   return next;
 }
 
@@ -203,10 +252,23 @@ void PageProcesses::Reap() {
 void PageProcesses::End(absl::Duration limit) {
   for (auto& [unused, process] : processes_) Drop(process);
   processes_.clear();
-  num_open_ = done_.size();
+  done_.clear();
+  num_open_ = 0;
   const absl::Time until = absl::Now() + limit;
   for (Reap(); !ended_.empty() && absl::Now() < until; Reap())
     absl::SleepFor(absl::Milliseconds(1));
+}
+
+std::vector<int> PageProcesses::NotEnded() const {
+  std::vector<int> pids;
+  for (const Child& child : ended_) pids.push_back(child.pid);
+  return pids;
+}
+
+void PageProcesses::AdoptEnding(int pid) {
+  Child child = {.pid = pid, .pidfd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
+  if (child.pidfd.valid()) Watch(epoll_.get(), child.pidfd.get(), kEnds);
+  ended_.push_back(std::move(child));
 }
 
 }  // namespace epd

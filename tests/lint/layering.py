@@ -92,6 +92,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "daemon/observe",
         "daemon/otlp",
         "daemon/rpc",
+        "daemon/shared_memory",
     },
     "client/c": _WIRE | {"kernels", "kernels/region"},
     "client/cli": _WIRE | {"client/c"},

@@ -1,10 +1,12 @@
-// Attached clients in proto/epd/v1/handover.proto.
+// Attached clients, and slots of ended ones, in proto/epd/v1/handover.proto.
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/attach/attach_server.h"
+#include "daemon/node/attach/ended_slots.h"
 #include "daemon/node/handover/handover_fields.h"
 #include "proto/epd/v1/handover.pb.h"
 
@@ -17,9 +19,21 @@ shm::SlotsLayout LayoutOf(const v1::HandoverClients::Slots& known) {
   return shm::SlotsLayout::For(features::kTakesManySlots, known.num_slots());
 }
 
-absl::Status GetSlots(const v1::HandoverClients::Session& in, IncomingFds& fds,
-                      AttachSession& session) {
-  for (const v1::HandoverClients::Slots& known : in.slots()) {
+using SlotsOfWorkers = std::map<WorkerName, WorkerSlots>;
+using SavedSlots = google::protobuf::RepeatedPtrField<v1::HandoverClients::Slots>;
+
+void PutSlots(const SlotsOfWorkers& slots_of, OutgoingFds& fds, SavedSlots& out) {
+  for (const auto& [worker, slots] : slots_of) {
+    v1::HandoverClients::Slots& one = *out.Add();
+    one.set_worker(ToString(worker));
+    one.set_segment_fd(fds.Put(slots.segment.fd()));
+    one.set_event_fd(fds.Put(slots.worker_event));
+    if (slots.layout.words_apart) one.set_num_slots(slots.layout.num_slots);
+  }
+}
+
+absl::Status GetSlots(const SavedSlots& in, IncomingFds& fds, SlotsOfWorkers& out) {
+  for (const v1::HandoverClients::Slots& known : in) {
     const std::optional<WorkerName> worker = ParseWorkerName(known.worker());
     if (!worker.has_value()) {
       return absl::DataLossError(absl::StrCat("handover: session.slots.worker: got '",
@@ -28,7 +42,7 @@ absl::Status GetSlots(const v1::HandoverClients::Session& in, IncomingFds& fds,
     absl::StatusOr<WorkerSlots> slots = AdoptWorkerSlots(
         LayoutOf(known), fds.Share(known.segment_fd()), fds.Share(known.event_fd()));
     if (!slots.ok()) return slots.status();
-    session.slots.emplace(*worker, *std::move(slots));
+    out.emplace(*worker, *std::move(slots));
   }
   return absl::OkStatus();
 }
@@ -66,14 +80,9 @@ void AttachServer::Save(v1::HandoverClients& out, OutgoingFds& fds) const {
     added.set_features(session->features);
     added.set_since(PutTime(session->since));
     added.set_has_arenas(session->has_arenas);
-    for (const auto& [worker, slots] : session->slots) {
-      v1::HandoverClients::Slots& one = *added.add_slots();
-      one.set_worker(ToString(worker));
-      one.set_segment_fd(fds.Put(slots.segment.fd()));
-      one.set_event_fd(fds.Put(slots.worker_event));
-      if (slots.layout.words_apart) one.set_num_slots(slots.layout.num_slots);
-    }
+    PutSlots(session->slots, fds, *added.mutable_slots());
   }
+  ended_.Save(out, fds);
 }
 
 absl::Status AttachServer::Restore(const v1::HandoverClients& in, IncomingFds& fds) {
@@ -96,7 +105,7 @@ absl::Status AttachServer::Restore(const v1::HandoverClients& in, IncomingFds& f
     session->features = known.features();
     session->since = GetTime(known.since());
     session->has_arenas = known.has_arenas();
-    absl::Status restored = GetSlots(known, fds, *session);
+    absl::Status restored = GetSlots(known.slots(), fds, session->slots);
     if (restored.ok() && session->slots.count(kCpuWorker) == 0)
       restored = absl::DataLossError("handover: a session without slots; start epd anew");
     if (restored.ok()) restored = Watch(*session);
@@ -104,7 +113,32 @@ absl::Status AttachServer::Restore(const v1::HandoverClients& in, IncomingFds& f
     sessions_[session->id] = std::move(session);
   }
   for (const int fd : in.unattached_fds()) listener_.Adopt(fds.Take(fd));
+  if (absl::Status restored = ended_.Restore(in, fds); !restored.ok()) return restored;
   return fds.status();
+}
+
+void EndedSlots::Save(v1::HandoverClients& out, OutgoingFds& fds) const {
+  for (const auto& [unused, ended] : ended_) {
+    v1::HandoverClients::EndedSlots& added = *out.add_ended();
+    added.set_uid(ended.uid);
+    added.set_pid(ended.pid);
+    added.set_until(PutTime(ended.until));
+    PutSlots(ended.slots, fds, *added.mutable_slots());
+  }
+  for (const int pid : processes_.NotEnded()) out.add_page_processes(pid);
+}
+
+absl::Status EndedSlots::Restore(const v1::HandoverClients& in, IncomingFds& fds) {
+  for (const v1::HandoverClients::EndedSlots& known : in.ended()) {
+    Ended ended = {
+        .uid = known.uid(), .pid = known.pid(), .slots = {}, .until = GetTime(known.until())};
+    if (absl::Status got = GetSlots(known.slots(), fds, ended.slots); !got.ok()) return got;
+    ended_.emplace(next_++, std::move(ended));
+  }
+  if (in.page_processes().empty()) return absl::OkStatus();
+  Start();
+  for (const int pid : in.page_processes()) processes_.AdoptEnding(pid);
+  return absl::OkStatus();
 }
 
 }  // namespace epd

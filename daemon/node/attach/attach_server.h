@@ -86,7 +86,7 @@ class AttachServer {
 
   // Ends those that do not read what they were sent: what waits for them is not handed over.
   void EndDeaf();
-  // The same: processes that this one has started.
+  // Processes that this one has started do not go on there.
   void EndProcesses() { ended_.EndProcesses(); }
   // Sessions and connections go on in another program of this process. Restore: before the loop runs.
   void Save(v1::HandoverClients& out, OutgoingFds& fds) const;

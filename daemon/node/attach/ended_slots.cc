@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/observe/log.h"
+#include "daemon/observe/user_log.h"
 
 namespace epd {
 namespace {
@@ -24,7 +24,14 @@ void EndedSlots::Add(const PeerCredentials& peer, std::map<WorkerName, WorkerSlo
   ended_.emplace(next_++, Ended{peer.uid, peer.pid, std::move(slots), until});
 }
 
+bool EndedSlots::Start() {
+  if (started_ || !processes_.Start().ok()) return started_;
+  const auto on_ready = [this](uint32_t) { TakeDone(MonotonicNow()); };
+  return started_ = loop_.Add(processes_.ready_fd(), EPOLLIN, on_ready).ok();
+}
+
 void EndedSlots::Tick(absl::Time now) {
+  if (!ended_.empty()) Start();
   for (auto it = ended_.begin(); it != ended_.end();) {
     const auto ended = it++;
     if (!ended->second.going && ended->second.until <= now)
@@ -44,18 +51,13 @@ void EndedSlots::GiveBack(uint64_t id, Ended& ended, absl::Time now) {
                           .bytes = slots.segment.bytes() - area.offset});
   }
   ended.going = true;
-  if (!started_) {
-    started_ =
-        processes_.Start().ok() &&
-        loop_.Add(processes_.ready_fd(), EPOLLIN, [this](uint32_t) { TakeDone(MonotonicNow()); })
-            .ok();
-  }
   processes_.Add(ended.uid, std::move(task), now);
 }
 
 void EndedSlots::TakeDone(absl::Time now) {
   for (const PageProcesses::Done& done : processes_.TakeDone(now)) ended_.erase(done.id);
-  for (const std::string& warning : processes_.TakeWarnings()) Log(LogLevel::kWarn, warning, {});
+  for (const PageProcesses::Warning& warning : processes_.TakeWarnings())
+    LogOfUser(warning.uid, LogLevel::kWarn, "pages", {{"why", warning.text}});
 }
 
 absl::Time EndedSlots::NextDeadline() const {
@@ -73,6 +75,9 @@ void EndedSlots::AddUse(uid_t uid, UidUse& use) const {
   }
 }
 
-void EndedSlots::EndProcesses() { processes_.End(kEndLimit); }
+void EndedSlots::EndProcesses() {
+  processes_.End(kEndLimit);
+  for (auto& [unused, ended] : ended_) ended.going = false;
+}
 
 }  // namespace epd

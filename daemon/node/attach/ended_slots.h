@@ -12,8 +12,10 @@
 #include "daemon/control/uid_limits.h"
 #include "daemon/core/ids.h"
 #include "daemon/node/attach/attach_session.h"
+#include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/shared_memory/page_processes.h"
+#include "proto/epd/v1/handover.pb.h"
 
 namespace epd {
 
@@ -33,8 +35,10 @@ class EndedSlots {
   // Adds what of the uid's has ended.
   void AddUse(uid_t uid, UidUse& use) const;
 
-  // Another program goes on in this process, and knows no processes of this one's.
+  // Another program goes on in this process. EndProcesses: before Save; what has begun begins anew, here or there.
   void EndProcesses();
+  void Save(v1::HandoverClients& out, OutgoingFds& fds) const;
+  absl::Status Restore(const v1::HandoverClients& in, IncomingFds& fds);
 
  private:
   struct Ended {
@@ -44,6 +48,8 @@ class EndedSlots {
     absl::Time until;
     bool going = false;  // Its pages are being given back.
   };
+  // Whether pages can be given back; it may be later.
+  bool Start();
   void GiveBack(uint64_t id, Ended& ended, absl::Time now);
   void TakeDone(absl::Time now);
 

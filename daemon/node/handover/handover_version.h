@@ -21,7 +21,7 @@ struct HandoverVersion {
 
 // Of this source.
 inline constexpr uint32_t kHandoverMajor = 1;
-inline constexpr uint32_t kHandoverMinor = 2;
+inline constexpr uint32_t kHandoverMinor = 3;
 inline HandoverVersion OfThisSource() {
   // slots_layout: words of slots by themselves, and more than 256 slots (proto/epd/v1/slots_layout.h). landing_arenas: of a
   // group that is about to be told of its arenas; who takes one for a rank's arena gives clients none for the other ranks.

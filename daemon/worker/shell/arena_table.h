@@ -52,12 +52,12 @@ class ArenaTable {
     return may_begin_ || !unmade_.empty() || !dropped_.empty() || processes_.has_done();
   }
   // Whether it may be soon.
-  bool awaits_pages() const { return processes_.num_open() > 0; }
+  bool awaits_pages() const { return processes_.awaits_soon(); }
 
   // When somebody is late who makes or gives back pages; then Tick.
   absl::Time next_deadline() const { return processes_.next_deadline(); }
   void Tick(absl::Time now) { processes_.Tick(now); }
-  std::vector<std::string> TakeWarnings() { return processes_.TakeWarnings(); }
+  std::vector<PageProcesses::Warning> TakeWarnings() { return processes_.TakeWarnings(); }
 
   // Sets of which pages could not be had when they were touched (page_guard.h); each once.
   std::vector<ArenaSetId> TakeWithoutPages();

@@ -203,8 +203,8 @@ void EffectPerformer::WorkOnArenas(absl::Time now) {
 void EffectPerformer::DoArenaWork() {
   for (const PageWork::Made& made : arenas_.Work(now_))
     exchange_.PagesCommitted(made.operation, made.status, now_);
-  for (const std::string& warning : arenas_.TakeWarnings())
-    Run(LogLine{Severity::kWarning, warning});
+  for (const PageProcesses::Warning& warning : arenas_.TakeWarnings())
+    Run(LogLine{Severity::kWarning, warning.text});
 }
 
 void EffectPerformer::TickArenas(absl::Time now) {

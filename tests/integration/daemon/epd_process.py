@@ -78,11 +78,7 @@ class Daemon:
     def _worker_script(self) -> str:
         script = self.folder / "worker"
         words = [sys.executable, str(_HERE / "fake_worker_process.py")]
-        # Pages are made and given back by the real one, which has a mode for it.
-        pages = shlex.join([binary("epd-worker"), "--pages"])
-        script.write_text(
-            f'#!/bin/sh\n[ "$1" = --pages ] && exec {pages}\nexec {shlex.join(words)} "$@"\n'
-        )
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         script.chmod(0o755)
         return str(script)
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import pathlib
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -72,6 +74,42 @@ def test_op_slots_of_an_ended_session_hold_up_nobody_else_and_count_as_its_users
             assert _forms_a_group(shared, _BOB, "bobs") < _PROMPT_SECONDS
             assert not _is_let_in(shared, _ALICE), "what is not back counts as hers"
     wait.until(lambda: _is_let_in(shared, _ALICE), "her slots to be back")
+
+
+def _replace(daemon: epd_process.Daemon) -> None:
+    starts = daemon.log().count('event="serving"')
+    epctl = [epd_process.binary("epctl"), f"--socket={daemon.socket}", "replace"]
+    subprocess.run(epctl, check=True, timeout=60)
+    daemon.wait_for_log('event="serving"', starts + 1)
+
+
+def _children(pid: int) -> list[str]:
+    """What each child of the process is doing: R, S, D, Z."""
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        for child in children
+    ]
+
+
+def test_what_is_not_back_stays_known_where_epd_is_replaced(open_daemon):
+    shared = _start(open_daemon, "--max_slots_per_uid=256")
+    usual = len(_children(shared.process.pid))
+    with shared.client(_ALICE) as alice:
+        alice.attach(features=3)
+        with held_file.held(_file_of(alice, "epd-slots")):
+            alice.socket.close()
+            shared.wait_for_log(_WARNING)
+            _replace(shared)
+            shared.wait_for_log(_WARNING, 2)
+            assert "D" in _children(shared.process.pid), "the one of the program before"
+            assert not _is_let_in(shared, _ALICE), "what is not back counts as hers"
+            assert _forms_a_group(shared, _BOB, "bobs") < _PROMPT_SECONDS
+    wait.until(lambda: _is_let_in(shared, _ALICE), "her slots to be back")
+    wait.until(
+        lambda: "Z" not in (now := _children(shared.process.pid)) and len(now) == usual,
+        "all processes that gave pages back to have ended and been reaped",
+    )
 
 
 @contextlib.contextmanager

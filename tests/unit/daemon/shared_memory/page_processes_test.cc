@@ -1,6 +1,7 @@
 // Goal: pages are made and given back by a process of each user, and nobody waits for another user's, whatever it waits for or dies of.
 #include "daemon/shared_memory/page_processes.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,7 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -75,6 +79,12 @@ class PageProcessesTest : public testing::Test {
     ADD_FAILURE() << "nothing is done";
     return {};
   }
+  std::vector<std::string> Warnings() {
+    std::vector<std::string> texts;
+    for (const PageProcesses::Warning& warning : processes_.TakeWarnings())
+      texts.push_back(warning.text);
+    return texts;
+  }
   // Starts the process of `uid`.
   int ProcessOf(uint32_t uid) {
     const std::set<int> before = Children();
@@ -100,7 +110,7 @@ TEST_F(PageProcessesTest, PagesAreMadeAndGivenBackInOrder) {
   EXPECT_THAT(done, ElementsAre(10, 11));
   EXPECT_EQ(NumPages(fd), 4u);
   EXPECT_EQ(processes_.num_open(), 0u);
-  EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
+  EXPECT_THAT(Warnings(), IsEmpty());
 }
 
 TEST_F(PageProcessesTest, ATaskOfMoreFilesThanAMessageTakesIsDoneWhole) {
@@ -142,10 +152,11 @@ TEST_F(PageProcessesTest, NobodyWaitsForAnotherUsersAndWhoIsLateIsSaid) {
   const absl::Time late = processes_.next_deadline();
   EXPECT_EQ(late, now_ + absl::Seconds(1));
   processes_.Tick(late - absl::Milliseconds(1));
-  EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
+  EXPECT_THAT(Warnings(), IsEmpty());
   processes_.Tick(late);
-  EXPECT_THAT(processes_.TakeWarnings(), ElementsAre(HasSubstr("of user 1 for 1s")));
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("of user 1 for 1s")));
   EXPECT_EQ(processes_.next_deadline(), absl::InfiniteFuture()) << "it is said once";
+  EXPECT_FALSE(processes_.awaits_soon());
   kill(of_one, SIGCONT);
   EXPECT_THAT(Await(), ElementsAre(1));
 }
@@ -159,7 +170,7 @@ TEST_F(PageProcessesTest, OneThatIsKilledIsReplacedAndNothingIsLost) {
   EXPECT_THAT(Await(), ElementsAre(1));
   EXPECT_EQ(NumPages(fd), 1u);
   EXPECT_FALSE(Children().contains(pid)) << "it is not reaped";
-  EXPECT_THAT(processes_.TakeWarnings(), IsEmpty());
+  EXPECT_THAT(Warnings(), IsEmpty());
 }
 
 TEST_F(PageProcessesTest, OneOfWhichNothingIsAskedForAWhileEndsUnlessItIsHeld) {
@@ -189,30 +200,91 @@ TEST_F(PageProcessesTest, OneOfWhichNothingIsAskedForAWhileEndsUnlessItIsHeld) {
   EXPECT_THAT(Children(), ElementsAre(held));
 }
 
-class WithoutProcesses : public PageProcessesTest {
+// A program that comes to be, or becomes a good one, later.
+class WithALateProgram : public PageProcessesTest {
  protected:
-  WithoutProcesses() : PageProcessesTest("/nonexistent/epd-worker") {}
+  explicit WithALateProgram(const std::string& before = "")
+      : PageProcessesTest(testing::TempDir() + "program" + std::to_string(getpid())) {
+    if (!before.empty()) PutProgram(before);
+  }
+  ~WithALateProgram() override { unlink(Path().c_str()); }
+  void PutProgram(const std::string& target) {
+    unlink(Path().c_str());
+    ASSERT_EQ(symlink(target.c_str(), Path().c_str()), 0);
+  }
+  // Nothing is done in this thread, which would wait for a lock that the user holds.
+  void ExpectDoneOnlyOnceThereIsAProcess() {
+    const UniqueFd fd = Memfd();
+    Make(7, 1, fd, 2);
+    processes_.Add(7, {2, PageAction::kGiveBack, {{fd.get(), 0, kPage}}}, now_);
+    for (int i = 0; i < 5; ++i) {
+      for (int ms = 0; ms < 1000 && processes_.awaits_soon(); ++ms) {
+        EXPECT_THAT(processes_.TakeDone(now_), IsEmpty());
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      now_ = std::max(now_, processes_.next_deadline());
+      ASSERT_LT(now_, absl::InfiniteFuture());
+      processes_.Tick(now_);
+    }
+    EXPECT_EQ(NumPages(fd), 0u);
+    EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("pages of user 7 are not made")))
+        << "it is said once";
+    PutProgram(std::filesystem::absolute(kProgram));
+    for (int ms = 0; ms < 10'000 && processes_.num_open() > 0; ++ms) {
+      if (now_ >= processes_.next_deadline()) processes_.Tick(now_);
+      processes_.TakeDone(now_);
+      now_ += absl::Milliseconds(1);
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_EQ(processes_.num_open(), 0u);
+    EXPECT_EQ(NumPages(fd), 1u);
+  }
+
+ private:
+  static std::string Path() { return testing::TempDir() + "program" + std::to_string(getpid()); }
 };
 
-TEST_F(WithoutProcesses, ItIsDoneHereAndSaid) {
-  const UniqueFd fd = Memfd();
-  Make(7, 1, fd, 2);
-  EXPECT_EQ(NumPages(fd), 2u);
-  EXPECT_THAT(Await(), ElementsAre(1));
-  EXPECT_THAT(processes_.TakeWarnings(), ElementsAre(HasSubstr("pages of user 7")));
+TEST_F(WithALateProgram, WhatIsAskedWaitsForAProcess) { ExpectDoneOnlyOnceThereIsAProcess(); }
+
+class WithOneThatEnds : public WithALateProgram {
+ protected:
+  WithOneThatEnds() : WithALateProgram("/bin/false") {}
+};
+
+TEST_F(WithOneThatEnds, WhatIsAskedWaitsForOneThatDoesNot) { ExpectDoneOnlyOnceThereIsAProcess(); }
+
+// Not an error that another try may not meet.
+TEST_F(PageProcessesTest, WhatCannotBeGivenBackIsSaidAndTheNextGoesOn) {
+  const UniqueFd sealed(memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(sealed.get(), kPage), 0);
+  ASSERT_EQ(fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+  processes_.Add(3, {1, PageAction::kGiveBack, {{sealed.get(), 0, kPage}}}, now_);
+  std::vector<PageProcesses::Done> done;
+  while (done.empty()) done = processes_.TakeDone(now_);
+  EXPECT_EQ(done[0].error, EPERM);
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("pages of user 3 stay in memory")));
 }
 
-class EachEnds : public PageProcessesTest {
- protected:
-  EachEnds() : PageProcessesTest("/bin/false") {}
-};
-
-TEST_F(EachEnds, ItIsDoneHereAndSaid) {
+// A program that takes this one's place knows of its children what it is told.
+TEST_F(PageProcessesTest, OneThatIsAtWorkAtTheEndIsReapedByWhoGoesOn) {
+  const int pid = ProcessOf(1);
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
   const UniqueFd fd = Memfd();
-  Make(7, 1, fd, 2);
-  EXPECT_THAT(Await(), ElementsAre(1));
-  EXPECT_EQ(NumPages(fd), 2u);
-  EXPECT_THAT(processes_.TakeWarnings(), ElementsAre(HasSubstr("in a thread that others wait")));
+  Make(1, 1, fd, 1);
+  processes_.End(absl::Milliseconds(1));
+  EXPECT_THAT(processes_.NotEnded(), ElementsAre(pid));
+  {
+    PageProcesses next(kProgram);
+    ASSERT_TRUE(next.Start().ok());
+    next.AdoptEnding(pid);
+    kill(pid, SIGCONT);
+    pollfd ready = {.fd = next.ready_fd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&ready, 1, 10'000), 1);
+    next.TakeDone(now_);
+    EXPECT_THAT(next.NotEnded(), IsEmpty());
+  }
+  EXPECT_THAT(Children(), IsEmpty());
+  EXPECT_EQ(NumPages(fd), 1u) << "it has done what it was sent";
 }
 
 }  // namespace
