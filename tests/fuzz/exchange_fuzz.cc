@@ -227,6 +227,13 @@ class World {
     making_.push_back(e.operation);
     if (in_.Below(2) == 0) EndPages();
   }
+  void Do(const CancelPages& e) {
+    EPD_FUZZ_CHECK(records_.contains(e.operation) && records_[e.operation]);
+    const auto making = std::find(making_.begin(), making_.end(), e.operation);
+    if (making == making_.end() || in_.Below(2) == 0) return;  // Something of it is under way.
+    making_.erase(making);
+    exchange_.PagesCommitted(e.operation, absl::CancelledError("x"), now_);
+  }
   // Of the one that waits longest.
   void EndPages() {
     const OperationId operation = making_.front();

@@ -104,6 +104,13 @@ struct CommitPages {
   std::vector<Trim> trims;
 };
 
+// The operation has failed while its pages are being made: leave the rest out, and report it with Exchange::PagesCommitted, now or
+// once what is under way has ended.
+struct CancelPages {
+  OperationId operation;
+  ArenaSetId set;
+};
+
 // Make `num_arenas` arenas of `arena_bytes` each: of address space, where memory comes with
 // CommitPages, else of memory.
 struct CreateArenas {
@@ -296,10 +303,10 @@ struct LogLine {
 
 using Effect =
     std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers, EndDirect,
-                 AwaitDirect, AwaitStreams, AnswerSubmission, CommitPages, CreateArenas, DropArenas,
-                 ReportTenantReady, ReportTenantDrained, MoveRows, TakeTurn, CancelMove,
-                 CountRoutes, SendToPeer, OpenWire, SendRows, SendRowsAhead, LandRows, DropRows,
-                 CloseWire, ReportTenantBroken, EvictSession, LogLine>;
+                 AwaitDirect, AwaitStreams, AnswerSubmission, CommitPages, CancelPages,
+                 CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained, MoveRows,
+                 TakeTurn, CancelMove, CountRoutes, SendToPeer, OpenWire, SendRows, SendRowsAhead,
+                 LandRows, DropRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 // The event that the engine works on: its time, and the effects that it has so far.

@@ -254,6 +254,8 @@ void OperationPhases::Fail(Operation& operation, const absl::Status& cause) {
   parts_.figures.Decided(operation, cause.code());
   parts_.table.GiveUpKey(operation);
   parts_.event.Add(DecideRecord{.operation = operation.id, .status = cause});
+  if (operation.making_pages)
+    parts_.event.Add(CancelPages{.operation = operation.id, .set = tenant.set});
   if (operation.moving && !tenant.by_communicator())
     parts_.event.Add(CancelMove{.operation = operation.id, .set = tenant.set});
   CloseWire(operation);

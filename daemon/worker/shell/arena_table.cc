@@ -72,6 +72,13 @@ bool ArenaTable::Commit(const CommitPages& effect) {
   return true;
 }
 
+std::optional<PageWork::Made> ArenaTable::Cancel(const CancelPages& effect) {
+  const auto found = sets_.find(effect.set);
+  if (found == sets_.end() || found->second.set == nullptr) return std::nullopt;
+  may_begin_ = true;
+  return users_.at(found->second.uid).work.Cancel(effect.operation, effect.set);
+}
+
 // A device's memory is back when this returns: the next set's may have to come from it.
 void ArenaTable::Drop(ArenaSetId set) {
   const auto found = sets_.find(set);

@@ -43,6 +43,8 @@ class ArenaTable {
 
   // False: the set is gone.
   bool Commit(const CommitPages& effect);
+  // As PageWork::Cancel.
+  std::optional<PageWork::Made> Cancel(const CancelPages& effect);
   void Drop(ArenaSetId set);
 
   // Takes what is made and given back, and begins what comes next. Whose pages are there with it, or never will be.

@@ -193,6 +193,12 @@ void EffectPerformer::Run(const CommitPages& effect) {
   if (is_first) DoArenaWork();
 }
 
+void EffectPerformer::Run(const CancelPages& effect) {
+  const std::optional<PageWork::Made> cancelled = arenas_.Cancel(effect);
+  if (cancelled.has_value())
+    exchange_.PagesCommitted(cancelled->operation, cancelled->status, now_);
+}
+
 void EffectPerformer::WorkOnArenas(absl::Time now) {
   now_ = now;
   DoArenaWork();

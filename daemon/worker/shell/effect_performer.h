@@ -119,6 +119,7 @@ class EffectPerformer {
   void Run(const AwaitStreams& effect) { draining_streams_.push_back(effect); }
   void Run(const AnswerSubmission& effect);
   void Run(const CommitPages& effect);
+  void Run(const CancelPages& effect);
   void DoArenaWork();
   void Run(const CreateArenas& effect);
   void Run(const DropArenas& effect);

@@ -1,6 +1,7 @@
 #include "daemon/worker/shell/page_work.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace epd {
 
@@ -35,6 +36,30 @@ void PageWork::Make(OperationId operation, const Region& range) {
     set.made_end = range.offset;
   }
   set.orders.push_back({.operation = operation, .range = range, .after = set.num_asked_back});
+}
+
+std::optional<PageWork::Made> PageWork::Cancel(OperationId operation, ArenaSetId id) {
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) return std::nullopt;
+  std::deque<Order>& orders = found->second.orders;
+  const auto order = std::find_if(orders.begin(), orders.end(),
+                                  [&](const Order& one) { return one.operation == operation; });
+  if (order == orders.end()) return std::nullopt;
+  order->cancelled = true;
+  if (under_way_ == id && order == orders.begin()) return std::nullopt;
+  const Made made = EndOrder(orders, order, absl::CancelledError("the operation has ended"));
+  if (orders.empty()) std::erase(making_, id);
+  return made;
+}
+
+PageWork::Made PageWork::EndOrder(std::deque<Order>& orders, std::deque<Order>::iterator order,
+                                  absl::Status status) {
+  Made made = {.operation = order->operation,
+               .set = order->range.set,
+               .bytes = order->range.bytes,
+               .status = std::move(status)};
+  orders.erase(order);
+  return made;
 }
 
 void PageWork::Drop(ArenaSetId set) {
@@ -81,6 +106,7 @@ std::optional<PageWork::Piece> PageWork::Next() {
     const Region range = PieceToMake(*order);
     Set& set = sets_.at(range.set);
     SetPresentEnd(set, std::max(set.present_end, range.offset + range.bytes));
+    under_way_ = range.set;
     return Piece{Kind::kMake, range};
   }
   if (given_back_.empty()) return std::nullopt;
@@ -93,6 +119,7 @@ std::optional<PageWork::Piece> PageWork::Next() {
 }
 
 std::optional<PageWork::Made> PageWork::Done(const Piece& piece, const absl::Status& status) {
+  under_way_.reset();
   made_last_ = piece.kind == Kind::kMake;
   if (made_last_) return DoneMaking(piece.range, status);
   GivenBack& first = given_back_.front();
@@ -108,19 +135,20 @@ std::optional<PageWork::Made> PageWork::Done(const Piece& piece, const absl::Sta
   return std::nullopt;
 }
 
-std::optional<PageWork::Made> PageWork::DoneMaking(const Region& made, const absl::Status& status) {
+std::optional<PageWork::Made> PageWork::DoneMaking(const Region& made, absl::Status status) {
   Set& set = sets_.at(made.set);
   const uint64_t end = made.offset + made.bytes;
   // Where it failed, some arenas may have it although others do not.
   if (status.ok()) set.made_end = std::max(set.made_end, end);
   std::erase(making_, made.set);
-  const Order order = set.orders.front();
-  const bool over = !status.ok() || end >= order.range.offset + order.range.bytes;
-  if (over) set.orders.pop_front();
+  const Order& order = set.orders.front();
+  const bool is_whole = end >= order.range.offset + order.range.bytes;
+  if (status.ok() && !is_whole && order.cancelled)
+    status = absl::CancelledError("the operation has ended");
+  std::optional<Made> over;
+  if (!status.ok() || is_whole) over = EndOrder(set.orders, set.orders.begin(), std::move(status));
   if (!set.orders.empty()) making_.push_back(made.set);
-  if (!over) return std::nullopt;
-  return Made{
-      .operation = order.operation, .set = made.set, .bytes = order.range.bytes, .status = status};
+  return over;
 }
 
 }  // namespace epd

@@ -37,6 +37,16 @@ class PageWork {
   // Of a set that was added.
   void GiveBack(const Trim& trim);
   void Make(OperationId operation, const Region& range);
+  // An operation's pages are made, or they never will be.
+  struct Made {
+    OperationId operation;
+    ArenaSetId set;
+    uint64_t bytes = 0;  // Of each arena.
+    absl::Status status;
+  };
+  // The operation wants its pages no more. CANCELLED, where nothing of them is being made; else Done says it. Null: that, or they
+  // are made.
+  std::optional<Made> Cancel(OperationId operation, ArenaSetId set);
   // Nobody uses the set any more: its meetings end, then everything of it that was made is given back, last of all that was
   // asked for it, and then it is dropped.
   void Drop(ArenaSetId set);
@@ -53,13 +63,6 @@ class PageWork {
   // What is to be done next, as long as Done is not called; null: nothing, or nothing before others have given something back.
   // What is to be made counts as present from now on.
   std::optional<Piece> Next();
-  // An operation's pages are made, or they cannot be.
-  struct Made {
-    OperationId operation;
-    ArenaSetId set;
-    uint64_t bytes = 0;  // Of each arena.
-    absl::Status status;
-  };
   // `piece` is the last that Next named. Whose pages are there with it, or never will be.
   std::optional<Made> Done(const Piece& piece, const absl::Status& status);
 
@@ -71,6 +74,7 @@ class PageWork {
     OperationId operation;
     Region range;
     uint64_t after = 0;  // That much of its set given back before.
+    bool cancelled = false;
   };
   struct Set {
     int num_arenas = 0;
@@ -90,7 +94,9 @@ class PageWork {
   Region PieceToMake(const Order& order) const;
   bool HasRoom(const Region& piece) const;
   void SetPresentEnd(Set& set, uint64_t end);
-  std::optional<Made> DoneMaking(const Region& made, const absl::Status& status);
+  std::optional<Made> DoneMaking(const Region& made, absl::Status status);
+  // Takes it out of its set.
+  Made EndOrder(std::deque<Order>& orders, std::deque<Order>::iterator order, absl::Status status);
   // Whose turn it is to have pages made; null: nobody's.
   const Order* NextToMake() const;
 
@@ -98,8 +104,9 @@ class PageWork {
   const uint64_t piece_bytes_;
   const uint64_t page_bytes_;
   std::map<ArenaSetId, Set> sets_;
-  std::deque<GivenBack> given_back_;  // Ranges that are left.
-  std::deque<ArenaSetId> making_;     // Sets with orders, by turns.
+  std::deque<GivenBack> given_back_;     // Ranges that are left.
+  std::deque<ArenaSetId> making_;        // Sets with orders, by turns.
+  std::optional<ArenaSetId> under_way_;  // Its first order is being made.
   bool made_last_ = false;
 };
 

@@ -95,6 +95,57 @@ TEST(PageWorkTest, WhatCannotBeMadeEndsItsOperationAndNotTheNextOne) {
   EXPECT_EQ(PiecesUntil(work, OperationId(2)), 2);
 }
 
+TEST(PageWorkTest, WhatAnEndedOperationAskedForIsLeftOutAndTheNextGoesOn) {
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage);
+  work.Add(SetOf(1), 1);
+  Make(work, 1, 1, 0, 1000);
+  Make(work, 2, 1, 0, 1000);
+  Make(work, 3, 1, 0, 20);
+  const std::optional<PageWork::Made> waits = work.Cancel(OperationId(2), SetOf(1));
+  ASSERT_TRUE(waits.has_value());
+  EXPECT_EQ(waits->operation, OperationId(2));
+  EXPECT_TRUE(absl::IsCancelled(waits->status));
+  const PageWork::Piece first = *work.Next();
+  EXPECT_FALSE(work.Cancel(OperationId(1), SetOf(1)).has_value()) << "a piece of it is being made";
+  const std::optional<PageWork::Made> ended = work.Done(first, absl::OkStatus());
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->operation, OperationId(1));
+  EXPECT_TRUE(absl::IsCancelled(ended->status));
+  EXPECT_EQ(work.Next()->range.offset, 8 * kPage) << "what is there already is not made again";
+  EXPECT_EQ(PiecesUntil(work, OperationId(3)), 2);
+  EXPECT_TRUE(work.empty());
+  EXPECT_FALSE(work.Cancel(OperationId(3), SetOf(1)).has_value());
+}
+
+TEST(PageWorkTest, WhatIsWholeWithThePieceUnderWayIsMade) {
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage);
+  work.Add(SetOf(1), 1);
+  Make(work, 1, 1, 0, 8);
+  const PageWork::Piece piece = *work.Next();
+  EXPECT_FALSE(work.Cancel(OperationId(1), SetOf(1)).has_value());
+  EXPECT_TRUE(work.Done(piece, absl::OkStatus())->status.ok());
+}
+
+// Somebody keeps what he is to give back.
+TEST(PageWorkTest, OneThatWaitsForRoomEndsAtOnceWhereItsOperationDoes) {
+  PageBudget budget = {.budget_bytes = 100 * kPage};
+  PageWork held(budget, kPiece, kPage);
+  PageWork work(budget, kPiece, kPage);
+  held.Add(SetOf(1), 1);
+  Make(held, 1, 1, 0, 100);
+  ASSERT_GT(PiecesUntil(held, OperationId(1)), 0);
+  GiveBack(held, 1, 100);
+  work.Add(SetOf(2), 1);
+  Make(work, 2, 2, 0, 50);
+  EXPECT_FALSE(work.Next().has_value());
+  const std::optional<PageWork::Made> ended = work.Cancel(OperationId(2), SetOf(2));
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(absl::IsCancelled(ended->status));
+  EXPECT_TRUE(work.empty());
+}
+
 // Pieces until an operation of two pages has its own, where another set gives 100 pages back before.
 int PiecesUntilTwoPagesBehind100(uint64_t budget_pages) {
   PageBudget budget = {.budget_bytes = budget_pages * kPage};

@@ -40,13 +40,13 @@ TEST_P(Sabotaged, BreaksTheInvariantThatItNames) {
     for (uint64_t seed = 1; seed <= scenario.num_seeds; ++seed) {
       const SimulationResult result = Simulate(scenario, seed, GetParam().sabotage);
       if (result.violation.invariant.empty()) continue;
-      std::cout << "seed " << seed << ", " << result.violation.what << "\n";
-      EXPECT_EQ(result.violation.invariant, GetParam().invariant)
-          << Explain(scenario, seed, GetParam().sabotage);
-      return;
+      std::cout << "seed " << seed << ", " << result.violation.invariant << ": "
+                << result.violation.what << "\n";
+      if (result.violation.invariant == GetParam().invariant)
+        return;  // Another seed may break another one.
     }
   }
-  FAIL() << "no seed shows it";
+  FAIL() << "no seed shows it by '" << GetParam().invariant << "'";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sabotaged, ::testing::ValuesIn(PlantedBugs()), [](const auto& test) {

@@ -506,34 +506,13 @@ constexpr Invariant kInvariants[] = {
     {"return", Return},
 };
 
-constexpr const char* kEffectNames[] = {"link",
-                                        "open record",
-                                        "decide record",
-                                        "close record",
-                                        "name eager buffers",
-                                        "end direct",
-                                        "await direct",
-                                        "await streams",
-                                        "answer",
-                                        "commit pages",
-                                        "create arenas",
-                                        "drop arenas",
-                                        "tenant ready",
-                                        "drained",
-                                        "move rows",
-                                        "take turn",
-                                        "cancel move",
-                                        "count routes",
-                                        "send",
-                                        "open wire",
-                                        "send rows",
-                                        "send rows ahead",
-                                        "land rows",
-                                        "drop rows",
-                                        "close wire",
-                                        "tenant broken",
-                                        "evict",
-                                        "log"};
+constexpr const char* kEffectNames[] = {
+    "link",         "open record",   "decide record",   "close record", "name eager buffers",
+    "end direct",   "await direct",  "await streams",   "answer",       "commit pages",
+    "cancel pages", "create arenas", "drop arenas",     "tenant ready", "drained",
+    "move rows",    "take turn",     "cancel move",     "count routes", "send",
+    "open wire",    "send rows",     "send rows ahead", "land rows",    "drop rows",
+    "close wire",   "tenant broken", "evict",           "log"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

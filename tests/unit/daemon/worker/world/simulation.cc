@@ -30,6 +30,7 @@ void Finish(const World& world, SimulationResult& result) {
   result.tally["revoked"] = world.num_revoked;
   result.tally["turns"] = world.num_turns;
   result.tally["cancelled"] = world.num_cancelled;
+  result.tally["cancelled pages"] = world.num_cancelled_pages;
 }
 
 // Groups and tenants of one worker, with everything that clients can do.
@@ -205,7 +206,7 @@ void RunStreamsOfWorkers(uint64_t seed, Sabotage sabotage, bool trace, Simulatio
 }
 
 const Scenario kScenarios[] = {
-    {"OneWorker", 1500, RunOneWorker, {{"good", 1501}, {"failed", 1501}}},
+    {"OneWorker", 1500, RunOneWorker, {{"good", 1501}, {"failed", 1501}, {"cancelled pages", 101}}},
     {"Workers",
      120,
      RunWorkers,
@@ -214,7 +215,8 @@ const Scenario kScenarios[] = {
       {"revoked", 11},
       {"formations", 51},
       {"turns", 1001},
-      {"cancelled", 11}}},
+      {"cancelled", 11},
+      {"cancelled pages", 11}}},
     {"TwoWorkers",
      150,
      RunTwoWorkers,

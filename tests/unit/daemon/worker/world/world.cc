@@ -173,6 +173,15 @@ struct World::Performer {
     w.making.push_back(e);
     world.on_under_way(UnderWay::kPages, w.index, w.index);
   }
+  void operator()(const CancelPages& e) {
+    const auto making = std::find_if(w.making.begin(), w.making.end(), [&](const CommitPages& one) {
+      return one.operation == e.operation;
+    });
+    if (making == w.making.end() || world.Roll(2) == 0) return;  // Something of it is under way.
+    w.making.erase(making);
+    ++world.num_cancelled_pages;
+    w.exchange.PagesCommitted(e.operation, absl::CancelledError("cancelled"), world.now);
+  }
   void operator()(const CreateArenas& e) { w.arenas.insert(e.set); }
   void operator()(const DropArenas& e) { w.arenas.erase(e.set); }
   void operator()(const ReportTenantReady& e) {

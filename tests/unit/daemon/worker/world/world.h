@@ -339,7 +339,8 @@ class World {
   std::function<void(int from, Incarnation peer)> on_unreachable = [](auto, auto) {};
   uint64_t num_revoked = 0;
   uint64_t num_turns = 0;
-  uint64_t num_cancelled = 0;
+  uint64_t num_cancelled = 0;        // Moves.
+  uint64_t num_cancelled_pages = 0;  // Orders of pages.
   uint64_t num_formations = 0;
   uint64_t num_landed_ahead = 0;
   uint64_t num_dropped_ahead = 0;
