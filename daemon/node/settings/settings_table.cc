@@ -375,8 +375,8 @@ std::vector<SettingRow> WorkLimitSettings() {
        "than "
        "max_undecided and 30s."},
       {"max_staging_per_uid", Bytes(&S::max_staging_per_uid, 0), "0",
-       "The same of all tenants of one user, with what its dead sessions still hold. 0: all. Set "
-       "it "
+       "The same of all tenants of one user, with what its dead sessions still hold, and what is "
+       "free and still in memory, which counts as the user's until it is back. 0: all. Set it "
        "where attach_uids lets several users in."},
       {"max_undecided", Time(&S::max_undecided, absl::Milliseconds(1)), "10m",
        "How long an operation may hold staging without an outcome, whatever `undecided` its group "

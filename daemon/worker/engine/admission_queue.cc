@@ -52,9 +52,23 @@ absl::Status AdmissionQueue::CheckUidQuota(const Operation& operation, uint64_t 
                   absl::StrCat("uid ", tenant.uid, " with all its tenants"));
 }
 
+// What is free stays in memory, and whoever had it can keep it there: it counts as his.
+absl::Status AdmissionQueue::CheckUidMemory(const Operation& operation) const {
+  const Tenant& tenant = *operation.tenant;
+  const uint64_t max = limits_.staging_per_uid;
+  if (staging_.FitsUid(tenant.set, operation.staging_bytes, max)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "uid ", tenant.uid, " with all its tenants has ", staging_.CommittedBytes(tenant.uid),
+      " bytes of staging in memory on this node, in use or beside what is, and asks for ",
+      staging_.ChargeOf(tenant.set, operation.staging_bytes), "; the most is ", max,
+      " (max_staging_per_uid); run less at the same time, send fewer tokens per call, or have the "
+      "setting raised"));
+}
+
 absl::Status AdmissionQueue::CheckQuota(const Operation& operation) const {
   absl::Status quota = CheckTenantQuota(operation, StagedBytes(*operation.tenant));
   if (quota.ok()) quota = CheckUidQuota(operation, StagedBytes(operation.tenant->uid));
+  if (quota.ok()) quota = CheckUidMemory(operation);
   return quota;
 }
 
@@ -143,7 +157,8 @@ std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
     const Tenant& tenant = *operation->tenant;
     const bool behind_late = late_tenants.contains(&tenant) || late_uids.contains(tenant.uid);
     if (operation->in_stream_region || behind_late) continue;
-    const bool uid_is_late = !CheckUidQuota(*operation, StagedBytes(tenant.uid)).ok();
+    const bool uid_is_late = !CheckUidQuota(*operation, StagedBytes(tenant.uid)).ok() ||
+                             !CheckUidMemory(*operation).ok();
     if (uid_is_late) late_uids.insert(tenant.uid);
     if (uid_is_late || !CheckTenantQuota(*operation, StagedBytes(tenant)).ok()) {
       late_tenants.insert(&tenant);
@@ -154,7 +169,8 @@ std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
         operation->staging_bytes <= staging_.eager_options().buffer_bytes) {
       staging_.WantEagerBuffers(tenant.set);
     }
-    absl::StatusOr<StagingGrant> grant = staging_.Allocate(tenant.set, operation->staging_bytes);
+    absl::StatusOr<StagingGrant> grant =
+        staging_.Allocate(tenant.set, operation->staging_bytes, limits_.staging_per_uid);
     if (!grant.ok()) return blocked(operation);
     queue_.erase(it);
     operation->region = grant->region;

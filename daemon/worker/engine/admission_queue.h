@@ -66,6 +66,7 @@ class AdmissionQueue {
   bool GrantStreamRegion(Operation& operation);
   absl::Status CheckTenantQuota(const Operation& operation, uint64_t held) const;
   absl::Status CheckUidQuota(const Operation& operation, uint64_t held) const;
+  absl::Status CheckUidMemory(const Operation& operation) const;
   uint64_t StagedBytes(uint32_t uid) const;
 
   Staging& staging_;

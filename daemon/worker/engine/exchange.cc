@@ -280,6 +280,13 @@ void Exchange::NoteDirect(const DirectOutcome& outcome) {
   parts_->traces.NoteDirect(outcome, *tenant);
 }
 
+void Exchange::SetWithheld(uint64_t bytes, absl::Time now) {
+  parts_->event.now = now;
+  parts_->staging.SetWithheld(bytes);
+  parts_->queue.NoteChange();
+  FinishEvent();
+}
+
 void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
   parts_->event.now = now;
   Operation* operation = parts_->table.Find(id);

@@ -110,6 +110,8 @@ class Exchange {
   // more it is dropped.
   void NoteDirect(const DirectOutcome& outcome);
 
+  // Memory of arenas that was to be given back long ago, and is not back: until it is, operations wait for so much more of the pool.
+  void SetWithheld(uint64_t bytes, absl::Time now);
   // Answers to CommitPages and MoveRows.
   void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);
   void RowsMoved(OperationId operation, const absl::Status& status, absl::Time now);

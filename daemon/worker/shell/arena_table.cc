@@ -11,6 +11,8 @@
 namespace epd {
 namespace {
 
+constexpr absl::Duration kLate = absl::Seconds(1);
+
 absl::Status NoMemory(int error) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the node has no memory for them (", std::strerror(error),
@@ -32,7 +34,7 @@ void ArenaTable::Create(const CreateArenas& effect, Backend& backend) {
   }
   entry.set = *std::move(set);
   entry.uid = effect.uid;
-  const auto user = users_.try_emplace(effect.uid, budget_).first;
+  const auto user = users_.try_emplace(effect.uid, budget_, max_bytes_of_uid_).first;
   user->second.work.Add(effect.set, effect.num_arenas);
   if (!IsOnDevice(backend.name())) processes_.Hold(effect.uid);
   if (entry.set->MakeSome()) unmade_.push_back(effect.set);
@@ -130,6 +132,7 @@ void ArenaTable::TakeDone(absl::Time now) {
 
 void ArenaTable::Begin(uint32_t uid, User& user, const PageWork::Piece& piece, absl::Time now) {
   user.begun = piece;
+  user.begun_at = now;
   const Region& range = piece.range;
   PageProcesses::Task task = {.id = uid, .action = PageAction::kGiveBack, .pages = {}};
   const ArenaSet& set = *sets_.at(range.set).set;
@@ -164,6 +167,15 @@ void ArenaTable::End(User& user, const absl::Status& status) {
                                   " bytes of staging on each rank: ", made->status.message()));
   }
   made_.push_back(*std::move(made));
+}
+
+uint64_t ArenaTable::LateBytes(absl::Time now) const {
+  uint64_t bytes = 0;
+  for (const auto& [unused, user] : users_) {
+    const bool gives_back = user.begun.has_value() && user.begun->kind != PageWork::Kind::kMake;
+    if (gives_back && now >= user.begun_at + kLate) bytes += user.work.BytesNotBack();
+  }
+  return bytes;
 }
 
 void ArenaTable::DropSome() {

@@ -27,6 +27,8 @@ class ArenaTable {
   ArenaTable(uint64_t budget_bytes, std::string program)
       : budget_{.budget_bytes = budget_bytes}, processes_(std::move(program)) {}
 
+  // `max_bytes_of_uid`: what a user's sets may have in memory, while some of that is to be given back. Before the first set.
+  void LimitUsers(uint64_t max_bytes_of_uid) { max_bytes_of_uid_ = max_bytes_of_uid; }
   //   RESOURCE_EXHAUSTED  descriptors
   absl::Status Start() { return processes_.Start(); }
   // Readable when pages have been made or given back: then Work has something to do.
@@ -61,6 +63,9 @@ class ArenaTable {
   void Tick(absl::Time now) { processes_.Tick(now); }
   std::vector<PageProcesses::Warning> TakeWarnings() { return processes_.TakeWarnings(); }
 
+  // What users have not given back whose next piece has been waited for for more than a second.
+  uint64_t LateBytes(absl::Time now) const;
+
   // Sets of which pages could not be had when they were touched (page_guard.h); each once.
   std::vector<ArenaSetId> TakeWithoutPages();
   // This process ends, and with it nobody says any more that regions are freed: a rank that reads what was good would read
@@ -78,10 +83,12 @@ class ArenaTable {
   };
   // What is of one user.
   struct User {
-    explicit User(PageBudget& budget) : work(budget, kPagesAtOnce) {}
+    User(PageBudget& budget, uint64_t max_bytes)
+        : work(budget, kPagesAtOnce, kPageBytes, max_bytes) {}
 
     PageWork work;
     std::optional<PageWork::Piece> begun;
+    absl::Time begun_at;
   };
   const Entry* FindUsed(ArenaSetId set) const;
   void Begin(uint32_t uid, User& user, const PageWork::Piece& piece, absl::Time now);
@@ -92,11 +99,13 @@ class ArenaTable {
 
   // Over all arenas: half a millisecond's, which another operation of the same user waits for it.
   static constexpr uint64_t kPagesAtOnce = uint64_t{2} << 20;
+  static constexpr uint64_t kPageBytes = 4096;
 
   std::map<ArenaSetId, Entry> sets_;
   std::deque<ArenaSetId> unmade_;
   std::deque<ArenaSetId> dropped_;  // Their pages are back.
   PageBudget budget_;
+  uint64_t max_bytes_of_uid_ = UINT64_MAX;
   std::map<uint32_t, User> users_;  // By uid.
   bool may_begin_ = false;          // Somebody's work, as far as is known.
   PageProcesses processes_;

@@ -211,6 +211,8 @@ void EffectPerformer::DoArenaWork() {
     exchange_.PagesCommitted(made.operation, made.status, now_);
   for (const PageProcesses::Warning& warning : arenas_.TakeWarnings())
     Run(LogLine{Severity::kWarning, warning.text});
+  const uint64_t late = arenas_.LateBytes(now_);
+  if (std::exchange(late_bytes_, late) != late) exchange_.SetWithheld(late, now_);
 }
 
 void EffectPerformer::TickArenas(absl::Time now) {

@@ -155,6 +155,7 @@ class EffectPerformer {
   EpdSocket& epd_;
   Wire* const wire_;  // Null: this worker has no streams to other nodes.
   ArenaTable arenas_;
+  uint64_t late_bytes_ = 0;  // Of them, as far as the engine knows.
   DirectAreas direct_;
   std::vector<AwaitStreams> draining_streams_;
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.

@@ -101,7 +101,9 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
                                 .traced_per_second = TracedPerSecond(num_cpus_)}),
       performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get(),
                  std::move(parts.page_program)),
-      id_maker_(std::move(parts.make_unique_id)) {}
+      id_maker_(std::move(parts.make_unique_id)) {
+  performer_.arenas().LimitUsers(LimitsFromProto(hello.limits()).staging_per_uid);
+}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
 absl::Time ExecLoop::Now() {

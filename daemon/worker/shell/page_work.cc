@@ -9,9 +9,9 @@ void PageWork::Add(ArenaSetId set, int num_arenas) { sets_[set].num_arenas = num
 
 void PageWork::SetPresentEnd(Set& set, uint64_t end) {
   const auto num_arenas = static_cast<uint64_t>(set.num_arenas);
-  budget_.present_bytes -= set.present_end * num_arenas;
+  for (uint64_t* present : {&present_bytes_, &budget_.present_bytes})
+    *present += (end - set.present_end) * num_arenas;  // Or less: modulo 2^64.
   set.present_end = end;
-  budget_.present_bytes += set.present_end * num_arenas;
 }
 
 void PageWork::Forget(ArenaSetId set) {
@@ -81,21 +81,41 @@ Region PageWork::PieceToMake(const Order& order) const {
   return {order.range.set, begin, std::min(end - begin, PieceBytes(set))};
 }
 
-bool PageWork::HasRoom(const Region& piece) const {
+uint64_t PageWork::Growth(const Region& piece) const {
   const Set& set = sets_.at(piece.set);
   const uint64_t end = piece.offset + piece.bytes;
   const uint64_t more = end > set.present_end ? end - set.present_end : 0;
-  return budget_.present_bytes + more * static_cast<uint64_t>(set.num_arenas) <=
-         budget_.budget_bytes;
+  return more * static_cast<uint64_t>(set.num_arenas);
+}
+
+uint64_t PageWork::BytesNotBack() const {
+  std::map<ArenaSetId, uint64_t> lowest;
+  for (const GivenBack& one : given_back_) {
+    if (one.range.bytes == 0) continue;
+    const auto [end, is_first] = lowest.emplace(one.range.set, one.range.offset);
+    if (!is_first) end->second = std::min(end->second, one.range.offset);
+  }
+  uint64_t bytes = 0;
+  for (const auto& [id, offset] : lowest) {
+    const Set& set = sets_.at(id);
+    if (set.present_end > offset) bytes += (set.present_end - offset) * set.num_arenas;
+  }
+  return bytes;
+}
+
+// With nothing to be given back the pool's word is enough, which holds to both limits.
+bool PageWork::HasRoom(const Region& piece) const {
+  const uint64_t growth = Growth(piece);
+  const bool for_all =
+      budget_.num_giving_back == 0 || budget_.present_bytes + growth <= budget_.budget_bytes;
+  return for_all && (given_back_.empty() || present_bytes_ + growth <= max_present_bytes_);
 }
 
 const PageWork::Order* PageWork::NextToMake() const {
   for (ArenaSetId id : making_) {
     const Set& set = sets_.at(id);
     const Order& first = set.orders.front();
-    // With nothing to be given back the pool's word is enough.
-    const bool has_room = budget_.num_giving_back == 0 || HasRoom(PieceToMake(first));
-    if (first.after <= set.num_given_back && has_room) return &first;
+    if (first.after <= set.num_given_back && HasRoom(PieceToMake(first))) return &first;
   }
   return nullptr;
 }

@@ -21,7 +21,7 @@ struct PageBudget {
   uint64_t num_giving_back = 0;
 };
 
-// Of the sets of one user. What is given back goes in the order in which it came, beside what is made: there a set after the other
+// Of the sets of one user, who has no more than `max_present_bytes` in memory as long as he is to give something back. What is given back goes in the order in which it came, beside what is made: there a set after the other
 // has a piece, and in a set the operations one after the other. Pages are made as long as the machine's memory stays within the
 // budget, and of a set only once what was to be given back of it before is back: so nobody waits for what others give back, but
 // where there is no room before. Nothing of a set that an operation has asked for is given back before it is made, since it is the
@@ -29,8 +29,12 @@ struct PageBudget {
 class PageWork {
  public:
   // `budget` outlives this. A piece is of the same range in all arenas of its set: `piece_bytes` over all, or a page of each.
-  PageWork(PageBudget& budget, uint64_t piece_bytes, uint64_t page_bytes = 4096)
-      : budget_(budget), piece_bytes_(piece_bytes), page_bytes_(page_bytes) {}
+  PageWork(PageBudget& budget, uint64_t piece_bytes, uint64_t page_bytes = 4096,
+           uint64_t max_present_bytes = UINT64_MAX)
+      : budget_(budget),
+        piece_bytes_(piece_bytes),
+        page_bytes_(page_bytes),
+        max_present_bytes_(max_present_bytes) {}
 
   // A set of which pages may be made.
   void Add(ArenaSetId set, int num_arenas);
@@ -66,6 +70,9 @@ class PageWork {
   // `piece` is the last that Next named. Whose pages are there with it, or never will be.
   std::optional<Made> Done(const Piece& piece, const absl::Status& status);
 
+  // What is to be given back and is not back yet, with what was made again above it.
+  uint64_t BytesNotBack() const;
+
   bool empty() const { return given_back_.empty() && making_.empty(); }
   bool has_sets() const { return !sets_.empty(); }
 
@@ -92,6 +99,8 @@ class PageWork {
   // Of one arena.
   uint64_t PieceBytes(const Set& set) const;
   Region PieceToMake(const Order& order) const;
+  // What making it adds to what is present.
+  uint64_t Growth(const Region& piece) const;
   bool HasRoom(const Region& piece) const;
   void SetPresentEnd(Set& set, uint64_t end);
   std::optional<Made> DoneMaking(const Region& made, absl::Status status);
@@ -103,6 +112,8 @@ class PageWork {
   PageBudget& budget_;
   const uint64_t piece_bytes_;
   const uint64_t page_bytes_;
+  const uint64_t max_present_bytes_;
+  uint64_t present_bytes_ = 0;  // Of all arenas of all sets.
   std::map<ArenaSetId, Set> sets_;
   std::deque<GivenBack> given_back_;     // Ranges that are left.
   std::deque<ArenaSetId> making_;        // Sets with orders, by turns.

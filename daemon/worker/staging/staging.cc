@@ -12,7 +12,7 @@ absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key, uint32_t
     return Lease{.set = found->second, .created = false};
   }
   const ArenaSetId id(next_set_++);
-  if (absl::Status added = pool_.AddSet(id, static_cast<int>(key.size()), arena_bytes());
+  if (absl::Status added = pool_.AddSet(id, static_cast<int>(key.size()), arena_bytes(), uid);
       !added.ok()) {
     return added;
   }
@@ -121,8 +121,33 @@ bool Staging::DropIfIdle(ArenaSetId id) {
   return true;
 }
 
-absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes) {
-  absl::StatusOr<Allotment> allotment = PoolOf(sets_.at(id)).Allocate(id, bytes);
+uint64_t Staging::EagerBytesOf(uint32_t uid) const {
+  uint64_t bytes = 0;
+  for (const auto& [unused, set] : sets_) {
+    if (set.uid == uid && set.eager.has_value()) bytes += set.eager->bytes * set.key.size();
+  }
+  return bytes;
+}
+
+uint64_t Staging::MaxWithEager(const Set& set, uint64_t max_of_uid) const {
+  if (max_of_uid == UINT64_MAX || set.device_bytes > 0) return UINT64_MAX;
+  const uint64_t eager = EagerBytesOf(set.uid);
+  return max_of_uid > UINT64_MAX - eager ? UINT64_MAX : max_of_uid + eager;
+}
+
+bool Staging::FitsUid(ArenaSetId id, uint64_t bytes, uint64_t max_of_uid) const {
+  const uint64_t max = MaxWithEager(sets_.at(id), max_of_uid);
+  return max == UINT64_MAX || pool_.FitsUid(id, bytes, max);
+}
+
+uint64_t Staging::CommittedBytes(uint32_t uid) const {
+  return pool_.committed_bytes_of(uid) - EagerBytesOf(uid);
+}
+
+absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, uint64_t max_of_uid) {
+  const Set& of = sets_.at(id);
+  absl::StatusOr<Allotment> allotment =
+      PoolOf(of).Allocate(id, bytes, MaxWithEager(of, max_of_uid));
   if (!allotment.ok()) return allotment.status();
   StagingGrant grant{
       .region = allotment->region, .trims = std::move(allotment->trims), .commit = {}};

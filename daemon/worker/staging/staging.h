@@ -61,9 +61,16 @@ class Staging {
   // The process of a dead session is gone. Returns sets whose arenas can be dropped.
   std::vector<ArenaSetId> ProcessGone(SessionId session);
 
-  // RESOURCE_EXHAUSTED: does not fit now.
-  absl::StatusOr<StagingGrant> Allocate(ArenaSetId set, uint64_t bytes);
+  // Of the pool, without eager buffers, no more than `max_of_uid` bytes of the set's user are committed then.
+  //   RESOURCE_EXHAUSTED  does not fit now
+  absl::StatusOr<StagingGrant> Allocate(ArenaSetId set, uint64_t bytes,
+                                        uint64_t max_of_uid = UINT64_MAX);
+  // Whether that is so with what could be had of other sets of the user, however much there is in the pool.
+  bool FitsUid(ArenaSetId set, uint64_t bytes, uint64_t max_of_uid) const;
+  // In the pool, without eager buffers.
+  uint64_t CommittedBytes(uint32_t uid) const;
   void Free(const Region& region);
+  void SetWithheld(uint64_t bytes) { pool_.SetWithheld(bytes); }
   // Before the Allocate of a small operation: gives the set eager buffers if it has none, nothing else is
   // in use in it, and the pool has some to spare. Their pages are part of the next commit.
   void WantEagerBuffers(ArenaSetId set);
@@ -109,6 +116,9 @@ class Staging {
     uint64_t device_bytes = 0;      // Of an arena on a device; 0: it is not on one.
     std::optional<Region> stream_region;
   };
+  uint64_t EagerBytesOf(uint32_t uid) const;
+  // What the pool is told, which counts eager buffers, too.
+  uint64_t MaxWithEager(const Set& set, uint64_t max_of_uid) const;
   StagingPool& PoolOf(const Set& set) { return set.device_bytes > 0 ? device_pool_ : pool_; }
   void DropEagerBuffers(Set& set);
   void Quarantine(ArenaSetId id, Set& set);

@@ -36,7 +36,8 @@ std::optional<uint64_t> StagingPool::FirstFit(const ArenaSet& set, uint64_t byte
   return offset;
 }
 
-absl::Status StagingPool::AddSet(ArenaSetId set, int num_arenas, uint64_t arena_bytes) {
+absl::Status StagingPool::AddSet(ArenaSetId set, int num_arenas, uint64_t arena_bytes,
+                                 uint32_t uid) {
   if (num_arenas <= 0 || arena_bytes < page_bytes_) {
     return absl::InvalidArgumentError(
         absl::StrCat("arena set ", set.value, " has ", num_arenas, " arenas of ", arena_bytes,
@@ -44,6 +45,7 @@ absl::Status StagingPool::AddSet(ArenaSetId set, int num_arenas, uint64_t arena_
   }
   ArenaSet fresh;
   fresh.num_arenas = num_arenas;
+  fresh.uid = uid;
   fresh.arena_bytes = arena_bytes & ~(page_bytes_ - 1);
   if (!sets_.emplace(set, std::move(fresh)).second) {
     return absl::AlreadyExistsError(absl::StrCat("arena set ", set.value, " exists already"));
@@ -71,33 +73,72 @@ bool StagingPool::EverFits(ArenaSetId set, uint64_t bytes) const {
   return rounded <= it->second.arena_bytes && rounded <= budget_bytes_ / it->second.num_arenas;
 }
 
-std::vector<Trim> StagingPool::PlanTrims(ArenaSetId keep, uint64_t needed_bytes) const {
+uint64_t StagingPool::committed_bytes_of(uint32_t uid) const {
+  uint64_t bytes = 0;
+  for (const auto& [unused, set] : sets_) {
+    if (set.uid == uid) bytes += set.high_water * set.num_arenas;
+  }
+  return bytes;
+}
+
+uint64_t StagingPool::BytesOf(const std::vector<Trim>& trims) const {
+  uint64_t bytes = 0;
+  for (const Trim& trim : trims) bytes += trim.bytes * sets_.at(trim.set).num_arenas;
+  return bytes;
+}
+
+uint64_t StagingPool::Growth(const ArenaSet& set, uint64_t offset, uint64_t bytes) {
+  const uint64_t end = offset + bytes;
+  return end > set.high_water ? (end - set.high_water) * set.num_arenas : 0;
+}
+
+bool StagingPool::PlanTrims(ArenaSetId keep, const uint32_t* uid, uint64_t needed_bytes,
+                            std::vector<Trim>& planned) const {
   struct Tail {
     uint64_t total;
     Trim trim;
     int num_arenas;
   };
+  std::map<ArenaSetId, uint64_t> high_waters;  // With what is planned.
+  for (const Trim& trim : planned) high_waters[trim.set] = trim.offset;
   std::vector<Tail> tails;
   for (const auto& [id, set] : sets_) {
     const uint64_t end = EndOfLast(set);
-    if (id == keep || end >= set.high_water) continue;
-    tails.push_back(
-        {(set.high_water - end) * set.num_arenas, {id, end, set.high_water - end}, set.num_arenas});
+    const auto lower = high_waters.find(id);
+    const uint64_t high_water = lower == high_waters.end() ? set.high_water : lower->second;
+    if (id == keep || (uid != nullptr && set.uid != *uid) || end >= high_water) continue;
+    const Trim trim = {id, end, high_water - end};
+    tails.push_back({trim.bytes * set.num_arenas, trim, set.num_arenas});
   }
   std::stable_sort(tails.begin(), tails.end(),
                    [](const Tail& a, const Tail& b) { return a.total > b.total; });
-  std::vector<Trim> out;
   uint64_t won = 0;
   for (const Tail& tail : tails) {
     if (won >= needed_bytes) break;
     // Only as many pages as are needed: warm pages are worth keeping.
     const uint64_t per_arena = (needed_bytes - won + tail.num_arenas - 1) / tail.num_arenas;
     const uint64_t take = std::min(tail.trim.bytes, RoundUp(per_arena));
-    out.push_back({tail.trim.set, tail.trim.offset + tail.trim.bytes - take, take});
+    planned.push_back({tail.trim.set, tail.trim.offset + tail.trim.bytes - take, take});
     won += take * tail.num_arenas;
   }
-  if (won < needed_bytes) out.clear();
-  return out;
+  return won >= needed_bytes;
+}
+
+bool StagingPool::PlanOwnTrims(ArenaSetId set, uint64_t growth, uint64_t max_of_uid,
+                               std::vector<Trim>& planned) const {
+  if (max_of_uid == UINT64_MAX) return true;
+  const uint32_t uid = sets_.at(set).uid;
+  const uint64_t wanted = committed_bytes_of(uid) + growth;
+  return wanted <= max_of_uid || PlanTrims(set, &uid, wanted - max_of_uid, planned);
+}
+
+bool StagingPool::FitsUid(ArenaSetId set, uint64_t bytes, uint64_t max_of_uid) const {
+  const auto found = sets_.find(set);
+  if (found == sets_.end() || bytes > found->second.arena_bytes) return false;
+  const std::optional<uint64_t> offset = FirstFit(found->second, RoundUp(bytes));
+  std::vector<Trim> planned;
+  return !offset.has_value() ||
+         PlanOwnTrims(set, Growth(found->second, *offset, RoundUp(bytes)), max_of_uid, planned);
 }
 
 void StagingPool::Carry(const Trim& trim) {
@@ -106,31 +147,32 @@ void StagingPool::Carry(const Trim& trim) {
   committed_bytes_ -= trim.bytes * set.num_arenas;
 }
 
-absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t bytes) {
+absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t bytes,
+                                                uint64_t max_of_uid) {
   const auto it = sets_.find(set_id);
   if (it == sets_.end()) return NoSuchSet(set_id);
   ArenaSet& set = it->second;
   const auto exhausted = [&](std::string_view why) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("staging: ", bytes, " bytes in each of ", set.num_arenas, " arenas of set ",
-                     set_id.value, " do not fit: ", std::string(why), "; arena ", set.arena_bytes,
-                     ", pool budget ", budget_bytes_, ", in use ", in_use_bytes_, ", committed ",
-                     committed_bytes_, " bytes; free regions or raise the staging budget"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "staging: ", bytes, " bytes in each of ", set.num_arenas, " arenas of set ", set_id.value,
+        " do not fit: ", std::string(why), "; arena ", set.arena_bytes, ", pool budget ",
+        budget_bytes_, ", withheld ", withheld_bytes_, ", in use ", in_use_bytes_, ", committed ",
+        committed_bytes_, " bytes; free regions or raise the staging budget"));
   };
   if (bytes > set.arena_bytes) return exhausted("more than the arena");
   const uint64_t rounded = RoundUp(bytes);
   const std::optional<uint64_t> offset = FirstFit(set, rounded);
   if (!offset.has_value()) return exhausted("no free range is large enough");
-  const uint64_t end = *offset + rounded;
-  const uint64_t grow = end > set.high_water ? (end - set.high_water) * set.num_arenas : 0;
+  const uint64_t grow = Growth(set, *offset, rounded);
   Allotment out;
-  if (committed_bytes_ + grow > budget_bytes_) {
-    const uint64_t needed = committed_bytes_ + grow - budget_bytes_;
-    out.trims = PlanTrims(set_id, needed);
-    if (out.trims.empty()) return exhausted("the budget is used up and no idle pages can be taken");
-    for (const Trim& trim : out.trims) Carry(trim);
-  }
-  set.high_water = std::max(set.high_water, end);
+  if (!PlanOwnTrims(set_id, grow, max_of_uid, out.trims))
+    return exhausted("its user has as much as he may, and nothing of that is idle");
+  const uint64_t wanted = committed_bytes_ + grow - BytesOf(out.trims);
+  const uint64_t budget = budget_bytes_ - std::min(withheld_bytes_, budget_bytes_);
+  if (grow > 0 && wanted > budget && !PlanTrims(set_id, nullptr, wanted - budget, out.trims))
+    return exhausted("the budget is used up and no idle pages can be taken");
+  for (const Trim& trim : out.trims) Carry(trim);
+  set.high_water = std::max(set.high_water, *offset + rounded);
   set.regions[*offset] = {.bytes = rounded};
   committed_bytes_ += grow;
   peak_committed_bytes_ = std::max(peak_committed_bytes_, committed_bytes_);

@@ -56,7 +56,7 @@ class StagingPool {
   // Adds an empty set. `arena_bytes` is the address space of each arena; regions end below it.
   //   INVALID_ARGUMENT  num_arenas is 0 or arena_bytes less than a page.
   //   ALREADY_EXISTS    the id is in use.
-  absl::Status AddSet(ArenaSetId set, int num_arenas, uint64_t arena_bytes);
+  absl::Status AddSet(ArenaSetId set, int num_arenas, uint64_t arena_bytes, uint32_t uid = 0);
 
   // Takes the set and everything in it out; its committed pages, quarantined ones too, return to
   // the budget. Only for a set whose arenas no process maps any more.
@@ -64,11 +64,15 @@ class StagingPool {
   //   FAILED_PRECONDITION  regions are in use or quarantined; the message counts them.
   absl::Status RemoveSet(ArenaSetId set);
 
-  // Takes the lowest free range of `bytes` (rounded up to pages; 0 counts as one page) in `set`.
+  // Takes the lowest free range of `bytes` (rounded up to pages; 0 counts as one page) in `set`. Of the sets of its user no more than
+  // `max_of_uid` bytes are committed then: his own idle tails are trimmed for it.
   //   NOT_FOUND           no such set.
   //   RESOURCE_EXHAUSTED  does not fit, even after trimming every idle tail; the message has all
   //                       numbers. Retry once something was freed, unless EverFits() is false.
-  absl::StatusOr<Allotment> Allocate(ArenaSetId set, uint64_t bytes);
+  absl::StatusOr<Allotment> Allocate(ArenaSetId set, uint64_t bytes,
+                                     uint64_t max_of_uid = UINT64_MAX);
+  // Whether Allocate would keep to `max_of_uid`, however much of the budget is left; false where there is no such set.
+  bool FitsUid(ArenaSetId set, uint64_t bytes, uint64_t max_of_uid) const;
 
   // Returns the region at `offset`; the pages stay committed.
   //   NOT_FOUND            no such set, or no region starts there.
@@ -80,6 +84,9 @@ class StagingPool {
   absl::Status Quarantine(ArenaSetId set, uint64_t offset);
   // The process is gone: a quarantined region is free.
   absl::Status Release(ArenaSetId set, uint64_t offset);
+
+  // So much was given back and is in memory all the same: nobody is given it.
+  void SetWithheld(uint64_t bytes) { withheld_bytes_ = bytes; }
 
   // Whether `bytes` could be had in `set` if nothing else were in use: false means waiting is
   // pointless.
@@ -100,6 +107,7 @@ class StagingPool {
   uint64_t budget_bytes() const { return budget_bytes_; }
   uint64_t page_bytes() const { return page_bytes_; }
   uint64_t committed_bytes() const { return committed_bytes_; }
+  uint64_t committed_bytes_of(uint32_t uid) const;
   uint64_t peak_committed_bytes() const { return peak_committed_bytes_; }
   uint64_t in_use_bytes() const { return in_use_bytes_; }  // Quarantined ones too.
   uint64_t peak_in_use_bytes() const { return peak_in_use_bytes_; }
@@ -114,6 +122,7 @@ class StagingPool {
   };
   struct ArenaSet {
     int num_arenas = 0;
+    uint32_t uid = 0;
     uint64_t arena_bytes = 0;
     uint64_t high_water = 0;  // Per arena: [0, high_water) is committed.
     uint64_t peak_in_use_bytes = 0;
@@ -126,12 +135,21 @@ class StagingPool {
   // Lowest offset at which `bytes` are free, ignoring the budget; nothing: the arena is too small.
   static std::optional<uint64_t> FirstFit(const ArenaSet& set, uint64_t bytes);
   static uint64_t EndOfLast(const ArenaSet& set);
-  // Trims of idle tails (largest first) of sets other than `keep`, worth at least `needed_bytes`.
-  std::vector<Trim> PlanTrims(ArenaSetId keep, uint64_t needed_bytes) const;
+  // Adds trims of idle tails (largest first) of sets other than `keep`, worth at least `needed_bytes`, to those that are planned: of
+  // `uid`'s sets, null: of all. False: there are not enough.
+  bool PlanTrims(ArenaSetId keep, const uint32_t* uid, uint64_t needed_bytes,
+                 std::vector<Trim>& planned) const;
+  uint64_t BytesOf(const std::vector<Trim>& trims) const;  // Over all arenas.
+  // What a region of `bytes`, whole pages, at `offset` adds to what is committed.
+  static uint64_t Growth(const ArenaSet& set, uint64_t offset, uint64_t bytes);
+  // Of the user's own sets, where he would have more than `max_of_uid`. False: that is not enough.
+  bool PlanOwnTrims(ArenaSetId set, uint64_t growth, uint64_t max_of_uid,
+                    std::vector<Trim>& planned) const;
   void Carry(const Trim& trim);
 
   uint64_t budget_bytes_;
   uint64_t page_bytes_;
+  uint64_t withheld_bytes_ = 0;
   uint64_t committed_bytes_ = 0;
   uint64_t peak_committed_bytes_ = 0;
   uint64_t in_use_bytes_ = 0;

@@ -10,6 +10,7 @@ namespace epd {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr uint64_t kPage = 4096;
@@ -102,6 +103,24 @@ TEST_F(AdmissionQueueTest, AStreamRegionHasOneUserAndNobodyElseWaitsForIt) {
 }
 
 TEST_F(AdmissionQueueTest, RanksOnStreamsAndOthersDoNotMix) { MakeOperation(1, 1); }
+
+// A user keeps it in memory: whoever was given it would wait for pages that do not come.
+TEST_F(AdmissionQueueTest, WhatIsNotBackIsGivenToNobody) {
+  Operation first = MakeOperation(1);
+  Operation second = MakeOperation(2);
+  staging_.SetWithheld(2 * kPage);
+  queue_.Add(first, kPage, At(1));
+  queue_.Add(second, kPage, At(2));
+  EXPECT_EQ(Next(), &first);
+  EXPECT_EQ(Next(), nullptr);
+  queue_.FreeRegion(first);
+  EXPECT_EQ(Next(), &second) << "its pages are there";
+  queue_.FreeRegion(second);
+  staging_.SetWithheld(0);
+  Operation large = MakeOperation(3);
+  queue_.Add(large, 2 * kPage, At(3));
+  EXPECT_EQ(Next(), &large);
+}
 
 // ---- quotas ----
 
@@ -206,6 +225,46 @@ TEST_F(UidQuotaTest, TenantsOfOneUidShareItAndAnotherUidHasItsOwn) {
                     HasSubstr("max_staging_per_uid")));
   queue_.FreeRegion(operations[0]);
   EXPECT_EQ(Grants(), 1);
+}
+
+// It stays in memory, and a user can keep it there: with each set he uses he would have more of the pool.
+TEST_F(UidQuotaTest, WhatIsFreeInMemoryIsItsUidsAndGivenBackForWhatItAsksFor) {
+  Operation first;
+  Operation second;
+  Operation others;
+  Add(first, mine_, 2 * kPage);
+  EXPECT_EQ(Grants(), 1);
+  queue_.FreeRegion(first);
+  Add(second, also_mine_);
+  Add(others, other_, 2 * kPage);
+  const std::optional<AdmissionQueue::Grant> grant = queue_.Next();
+  ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->operation, &second);
+  EXPECT_THAT(grant->trims, ElementsAre(Trim{mine_->set, kPage, kPage}));
+  EXPECT_EQ(staging_.CommittedBytes(1000), 2 * 2 * kPage);
+  EXPECT_EQ(Grants(), 1);
+  EXPECT_EQ(staging_.CommittedBytes(1001), 2 * 2 * kPage);
+  EXPECT_TRUE(staging_.pool().CheckConsistent().ok());
+}
+
+TEST_F(UidQuotaTest, WhoHasNothingIdleWaitsAndNobodyElseDoes) {
+  Operation low;
+  Operation high;
+  Operation wide;
+  Operation others;
+  Add(low, mine_);
+  Add(high, mine_);
+  EXPECT_EQ(Grants(), 2);
+  queue_.FreeRegion(low);
+  Add(wide, also_mine_);
+  Add(others, other_);
+  EXPECT_EQ(queue_.Next()->operation, &others);
+  EXPECT_TRUE(queue_.Next()->blocked);
+  EXPECT_THAT(std::string(queue_.CheckQuota(wide).message()),
+              AllOf(HasSubstr("uid 1000 with all its tenants has 16384 bytes of staging in memory"),
+                    HasSubstr("asks for 8192; the most is 16384 (max_staging_per_uid)")));
+  queue_.FreeRegion(high);
+  EXPECT_EQ(queue_.Next()->operation, &wide);
 }
 
 // Attaching again and again does not give a process the staging that its ended sessions still hold.

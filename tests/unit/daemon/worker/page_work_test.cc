@@ -144,6 +144,32 @@ TEST(PageWorkTest, OneThatWaitsForRoomEndsAtOnceWhereItsOperationDoes) {
   ASSERT_TRUE(ended.has_value());
   EXPECT_TRUE(absl::IsCancelled(ended->status));
   EXPECT_TRUE(work.empty());
+  EXPECT_EQ(held.BytesNotBack(), 100 * kPage);
+  held.Drop(SetOf(1));
+  EXPECT_EQ(held.BytesNotBack(), 100 * kPage) << "each page once";
+  const std::optional<PageWork::Piece> back = held.Next();
+  held.Done(*back, absl::OkStatus());
+  EXPECT_EQ(held.BytesNotBack(), 100 * kPage - back->range.bytes);
+}
+
+// Whatever the pool has room for: a user who keeps what he is to give back has no more than he may have.
+TEST(PageWorkTest, AUserHasNoMoreThanHisMostWhileSomeOfItIsToBeGivenBack) {
+  PageBudget budget = kPlenty;
+  PageWork work(budget, kPiece, kPage, 100 * kPage);
+  for (uint64_t set : {1, 2}) work.Add(SetOf(set), 1);
+  Make(work, 1, 1, 0, 90);
+  ASSERT_GT(PiecesUntil(work, OperationId(1)), 0);
+  GiveBack(work, 1, 90);
+  Make(work, 2, 2, 0, 100);
+  std::optional<PageWork::Piece> piece = work.Next();
+  uint64_t given_back = 0;
+  for (; piece.has_value() && !work.empty(); piece = work.Next()) {
+    EXPECT_LE(budget.present_bytes, 100 * kPage);
+    if (piece->kind == Kind::kGiveBack) given_back += piece->range.bytes;
+    work.Done(*piece, absl::OkStatus());
+  }
+  EXPECT_EQ(given_back, 90 * kPage);
+  EXPECT_TRUE(work.empty());
 }
 
 // Pieces until an operation of two pages has its own, where another set gives 100 pages back before.
