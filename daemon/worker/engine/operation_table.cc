@@ -29,6 +29,7 @@ Operation& OperationTable::Open(Tenant& tenant, const OperationKey& key, std::st
   by_tenant_[&tenant][id] = operation.get();
   ++tenant.num_open;
   ++num_of_uid_[tenant.uid];
+  num_parts_of_uid_[tenant.uid] += operation->parts.size();
   return *by_id_.emplace(id, std::move(operation)).first->second;
 }
 
@@ -51,6 +52,9 @@ void OperationTable::Close(Operation& operation) {
   --operation.tenant->num_open;
   const auto of_uid = num_of_uid_.find(operation.tenant->uid);
   if (--of_uid->second == 0) num_of_uid_.erase(of_uid);
+  const auto parts_of_uid = num_parts_of_uid_.find(operation.tenant->uid);
+  parts_of_uid->second -= operation.parts.size();
+  if (parts_of_uid->second == 0) num_parts_of_uid_.erase(parts_of_uid);
   by_id_.erase(operation.id);
 }
 
@@ -105,6 +109,14 @@ absl::Status OperationTable::CheckRoom(const Tenant& tenant) const {
                      " operations open, ", tenant.num_open,
                      " of them this one's, the most that one uid may have on a node "
                      "(max_operations_per_uid); wait for some to end, or have the setting raised"));
+  }
+  const auto found = num_parts_of_uid_.find(tenant.uid);
+  const size_t parts = found == num_parts_of_uid_.end() ? 0 : found->second;
+  if (parts + tenant.num_ranks() > kMaxPartsOfUid) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the open operations of uid ", tenant.uid, " have ", parts, " ranks, one more would add ",
+        tenant.num_ranks(), ", and the most that one uid may have on a node is ", kMaxPartsOfUid,
+        "; wait for some to end"));
   }
   if (by_id_.size() < max_open_) return absl::OkStatus();
   return absl::ResourceExhaustedError(

@@ -46,7 +46,9 @@ class OperationTable {
   std::vector<Operation*> FindOpen(const Tenant& tenant) const;
   const ById& all() const { return by_id_; }
 
-  //   RESOURCE_EXHAUSTED  max_open operations are open, or as many of the tenant's uid as one may have
+  // Calls of ranks that the open operations of one uid have room for, with those of other workers: 170 bytes each.
+  static constexpr size_t kMaxPartsOfUid = size_t{512} << 10;
+  //   RESOURCE_EXHAUSTED  max_open operations are open, or as many of the tenant's uid as one may have, or kMaxPartsOfUid
   absl::Status CheckRoom(const Tenant& tenant) const;
   //   RESOURCE_EXHAUSTED  the session takes part in as many as one may
   absl::Status CheckRoomFor(SessionId session) const;
@@ -74,6 +76,7 @@ class OperationTable {
   std::set<uint64_t> record_slots_;
   std::map<SessionId, size_t> num_parts_;  // In operations, and not over.
   std::map<uint32_t, size_t> num_of_uid_;
+  std::map<uint32_t, size_t> num_parts_of_uid_;  // Of open operations.
   uint64_t next_id_;
   const size_t max_open_;
   const EngineLimits limits_;

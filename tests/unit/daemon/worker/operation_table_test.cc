@@ -130,5 +130,34 @@ TEST(OperationTableTest, OneUidLeavesRecordsForOthersHoweverManyTenantsItHas) {
   EXPECT_TRUE(table.CheckRoomFor(SessionId(2)).ok());
 }
 
+// An operation's memory is that of its ranks.
+TEST(OperationTableTest, OneUidsOpenOperationsHaveNoMoreRanksThanTheMost) {
+  constexpr uint32_t kRanks = 1024;
+  constexpr uint64_t kMost = OperationTable::kMaxPartsOfUid / kRanks;
+  OperationTable table(1, shm::kMaxOperations);
+  const std::unique_ptr<Tenant> large = MakeTenant(kRanks, GroupId(1));
+  const std::unique_ptr<Tenant> small = MakeTenant(1, GroupId(2));
+  const std::unique_ptr<Tenant> other = MakeTenant(kRanks, GroupId(3));
+  large->uid = small->uid = 1000;
+  other->uid = 1001;
+  std::vector<Operation*> open;
+  for (uint64_t i = 0; i < kMost; ++i) {
+    ASSERT_TRUE(table.CheckRoom(*large).ok()) << i;
+    open.push_back(&table.Open(*large, MakeKey(i), "a", kStart));
+  }
+  const absl::Status full = table.CheckRoom(*small);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()),
+              testing::AllOf(testing::HasSubstr("uid 1000 have 524288 ranks"),
+                             testing::HasSubstr("one more would add 1,"),
+                             testing::HasSubstr("is 524288; wait")));
+  EXPECT_TRUE(table.CheckRoom(*other).ok());
+  table.Close(*open.front());
+  EXPECT_TRUE(table.CheckRoom(*small).ok());
+  EXPECT_TRUE(table.CheckRoom(*large).ok());
+  table.Open(*small, MakeKey(0), "b", kStart);
+  EXPECT_FALSE(table.CheckRoom(*large).ok());
+}
+
 }  // namespace
 }  // namespace epd
