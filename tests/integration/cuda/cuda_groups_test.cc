@@ -59,7 +59,7 @@ class CudaFaults : public CudaGroups {
   std::vector<std::string> Strike(RunningDaemon& daemon, const std::function<void()>& strike,
                                   const std::vector<JoinOptions>& untouched = {kOnCpu}) {
     const ExchangeCase c{.num_ranks = 3, .num_experts = 6, .worker_executor = true};
-    auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(100), kOnCuda);
+    auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(), kOnCuda);
     std::vector<std::unique_ptr<RankProcess>> others;
     for (const JoinOptions& options : untouched) {
       for (auto& rank : StartRanks(daemon.socket_path(), c, RunUntilTold, options)) {

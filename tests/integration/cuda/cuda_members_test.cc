@@ -184,7 +184,7 @@ TEST_P(CudaMemberKilled, IsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
   const bool direct = GetParam().machine == kTwo;
   RunningDaemon daemon(flags_);
   const ExchangeCase c{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
-  auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(1000), OnEither);
+  auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(), OnEither);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EXPECT_EQ(gpu_.CountNcclMarks('r'), direct ? 0 : 2);
   kill(daemon.worker_pid(GetParam().worker), SIGKILL);
@@ -207,7 +207,7 @@ class CudaMembersWithoutNccl : public CudaMembers {
 TEST_F(CudaMembersWithoutNccl, RowsGoDirectlyAndGoOnWhenOneWorkerHasDied) {
   RunningDaemon daemon(flags_);
   const ExchangeCase c{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
-  auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(1000), OnEither);
+  auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(), OnEither);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   kill(daemon.worker_pid("cuda:1"), SIGKILL);
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=gpu"),

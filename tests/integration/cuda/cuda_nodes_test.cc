@@ -67,7 +67,7 @@ TEST_F(CudaNodes, TwoTenantsOfAGroupEnterItsCommunicatorInOneOrder) {
 TEST_F(CudaNodes, AKilledWorkerIsNamedEverySurvivorAbortsAndTheGroupGoesOnWithANewId) {
   NodeFleet fleet(3, kStaging);
   const ExchangeCase c{.num_ranks = 6, .num_experts = 6, .worker_executor = true};
-  auto ranks = fleet.StartRanks(c, FailAndRecover(1000), kOnCuda);
+  auto ranks = fleet.StartRanks(c, FailAndRecover(), kOnCuda);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EXPECT_EQ(gpu_.CountNcclMarks('r'), 3);
   kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);

@@ -230,7 +230,7 @@ TEST_P(NcclEpDeaths, IsOneTypedErrorOnEveryRankAndANewEpoch) {
   Arm(GetParam().how, GetParam().at);
   NodeFleet fleet(2, kStaging);
   const std::vector<pid_t> epds = {fleet.node(0).pid(), fleet.node(1).pid()};
-  auto ranks = fleet.StartRanks(Basic(2), FailAndRecover(1000), kOnNcclEp);
+  auto ranks = fleet.StartRanks(Basic(2), FailAndRecover(), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EndTheNextCall();
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=ep"),
@@ -255,7 +255,7 @@ TEST_F(NcclEpGroups, ACallThatNeverReturnsEndsItsWorkerInTime) {
   std::vector<std::string> flags = kStaging;
   flags.push_back("--cuda_limit=6s");
   NodeFleet fleet(2, flags);
-  auto ranks = fleet.StartRanks(Basic(2), FailAndRecover(1000), kOnNcclEp);
+  auto ranks = fleet.StartRanks(Basic(2), FailAndRecover(), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EndTheNextCall();
   EXPECT_THAT(FinishAll(ranks), Each(StartsWith("[epd:")));
@@ -264,7 +264,7 @@ TEST_F(NcclEpGroups, ACallThatNeverReturnsEndsItsWorkerInTime) {
 
 TEST_F(NcclEpGroups, AWorkerThatIsKilledTakesNoOtherNodesEpdWithIt) {
   NodeFleet fleet(3, kStaging);
-  auto ranks = fleet.StartRanks(Basic(3), FailAndRecover(1000), kOnNcclEp);
+  auto ranks = fleet.StartRanks(Basic(3), FailAndRecover(), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=ep"),

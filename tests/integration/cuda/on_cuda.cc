@@ -1,6 +1,14 @@
 #include "tests/integration/cuda/on_cuda.h"
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace epd::testing {
+namespace {
+
+constexpr absl::Duration kRecovers = absl::Minutes(1);
+
+}  // namespace
 
 std::string RunTwice(JoinedRank& joined, Link&) { return joined.RunAndLeave(2); }
 
@@ -15,8 +23,8 @@ std::string RunUntilTold(JoinedRank& joined, Link& link) {
   return joined.rank->epoch() == epoch ? "" : "in another epoch";
 }
 
-std::function<std::string(JoinedRank&, Link&)> FailAndRecover(int most_tries) {
-  return [most_tries](JoinedRank& joined, Link& link) -> std::string {
+std::function<std::string(JoinedRank&, Link&)> FailAndRecover() {
+  return [](JoinedRank& joined, Link& link) -> std::string {
     const uint64_t epoch = joined.rank->epoch();
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) {
       return "at first: " + p;
@@ -25,9 +33,8 @@ std::function<std::string(JoinedRank&, Link&)> FailAndRecover(int most_tries) {
     std::string failed;
     while (failed.empty()) failed = joined.rank->RunAndCompare(joined.data);
     std::string again = failed;
-    for (int i = 0; i < most_tries && !again.empty(); ++i) {
+    for (const absl::Time until = absl::Now() + kRecovers; !again.empty() && absl::Now() < until;)
       again = joined.rank->RunAndCompare(joined.data);
-    }
     if (!again.empty()) return "never again: " + again;
     if (joined.rank->epoch() <= epoch) return "in the old epoch";
     return failed;

@@ -29,7 +29,7 @@ std::string RunTwice(JoinedRank& joined, Link& link);
 std::string RunUntilTold(JoinedRank& joined, Link& link);
 
 // Exchanges until one fails, and then until one is good again, in a later epoch. The first failure's
-// text. `most_tries`: from that failure on.
-std::function<std::string(JoinedRank&, Link&)> FailAndRecover(int most_tries);
+// text. That takes a minute at most.
+std::function<std::string(JoinedRank&, Link&)> FailAndRecover();
 
 }  // namespace epd::testing
