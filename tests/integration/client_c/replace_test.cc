@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "daemon/node/handover/handover_version.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
@@ -23,6 +25,8 @@ using ::testing::HasSubstr;
 std::string OtherEpd(const std::string& name) {
   return std::filesystem::absolute("tests/long/replace/" + name);
 }
+
+std::string VersionOfThisSource() { return absl::StrCat(kHandoverMajor, ".", kHandoverMinor); }
 
 // What test and ranks share.
 struct Rounds {
@@ -109,7 +113,8 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
                           [this](JoinedRank& joined, Link&) { return Exchange(joined); });
   ASSERT_TRUE(GoOn());
   EXPECT_THAT(daemon.Replace(OtherEpd("epd_next_major")).text,
-              AllOf(HasSubstr("state of version 1.2, the other program takes 2.x"),
+              AllOf(HasSubstr(absl::StrCat("state of version ", VersionOfThisSource(),
+                                           ", the other program takes ", kHandoverMajor + 1, ".x")),
                     ::testing::Not(HasSubstr("upgrade epd"))));
   EXPECT_THAT(daemon.Replace("/nowhere/epd").text, HasSubstr("cannot run '/nowhere/epd'"));
   EXPECT_THAT(daemon.Replace("epd").text, HasSubstr("got 'epd', expected an absolute path"));
@@ -121,7 +126,8 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
   EXPECT_EQ(daemon.Replace(OtherEpd("epd_must_know")).exit_code, 0);
   EXPECT_THAT(
       daemon.Replace(std::filesystem::absolute("daemon/epd")).text,
-      HasSubstr("with 'something-new', which the other program, of version 1.2, does not know"));
+      HasSubstr(absl::StrCat("with 'something-new', which the other program, of version ",
+                             VersionOfThisSource(), ", does not know")));
   ASSERT_TRUE(GoOn());
   rounds_->last = rounds_->done + 20;
   EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();
