@@ -83,6 +83,10 @@ TEST_P(HostileTextTest, NamesOfOperationsOnOneNode) {
 }
 
 TEST_P(HostileTextTest, NamesOfOperationsOnTwoNodes) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "Debian's gRPC is not instrumented: what it hands from thread to thread without "
+                  "locks, between nodes, looks like races";
+#endif
   NodeFleet fleet(2);
   const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
   Check(fleet.StartRanks(c, RunAll), {&fleet.node(0), &fleet.node(1)});

@@ -124,10 +124,9 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
                                   ::testing::Not(HasSubstr("event=\"replacing\""))));
   // One that asks to be known takes over, and is not left to one that does not know.
   EXPECT_EQ(daemon.Replace(OtherEpd("epd_must_know")).exit_code, 0);
-  EXPECT_THAT(
-      daemon.Replace(std::filesystem::absolute("daemon/epd")).text,
-      HasSubstr(absl::StrCat("with 'something-new', which the other program, of version ",
-                             VersionOfThisSource(), ", does not know")));
+  EXPECT_THAT(daemon.Replace(std::filesystem::absolute("daemon/epd")).text,
+              HasSubstr(absl::StrCat("with 'something-new', which the other program, of version ",
+                                     VersionOfThisSource(), ", does not know")));
   ASSERT_TRUE(GoOn());
   rounds_->last = rounds_->done + 20;
   EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();
