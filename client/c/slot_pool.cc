@@ -13,8 +13,22 @@
 #include "client/c/interrupt.h"
 #include "proto/failpoint/failpoint.h"
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace epd::client {
 namespace {
+
+// The worker gives a thread's call the region of another thread's that has ended. It is another process, so ThreadSanitizer has to
+// be told that what is done before a slot is armed comes before what is done after a wait.
+#if defined(__SANITIZE_THREAD__)
+void ComesBeforeTheWorker(SlotPool* pool) { __tsan_release(pool); }
+void ComesAfterTheWorker(SlotPool* pool) { __tsan_acquire(pool); }
+#else
+void ComesBeforeTheWorker(SlotPool*) {}
+void ComesAfterTheWorker(SlotPool*) {}
+#endif
 
 static_assert(std::endian::native == std::endian::little, "SlotsView::DoneHalf");
 
@@ -147,6 +161,7 @@ bool SlotPool::Ring(int slot) {
 void SlotPool::Arm(int slot) {
   (*this)[slot].sleeping.store(0, std::memory_order_relaxed);
   EPD_FAILPOINT("client.slot.arm");
+  ComesBeforeTheWorker(this);
   shm::Arm(WordOf(slot));
   EPD_FAILPOINT("client.slot.armed");
   MarkArmed(slot);
@@ -186,6 +201,7 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
     }
   }
   s.sleeping.store(0, std::memory_order_relaxed);
+  ComesAfterTheWorker(this);
   return shm::AnswerCode(word.load(std::memory_order_acquire));
 }
 
