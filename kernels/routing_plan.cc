@@ -239,12 +239,6 @@ KernelError CheckCounts(const RoutingSpec& spec, const std::int32_t* counts) {
   return reader.Check();
 }
 
-void TotalRecvOfAll(const RoutingSpec& spec, const std::int32_t* counts, std::int64_t* slots) {
-  CountReader reader(spec, counts);
-  reader.Some(std::numeric_limits<std::uint64_t>::max());  // Checked by now.
-  reader.sums().SlotsOfRanks(spec, slots);
-}
-
 KernelError BuildRoutingPlan(const BuildPlanArgs& args) {
   KernelError error = CheckBuildArgs(args);
   ExpertSums sums(error.ok() ? args.spec : RoutingSpec{});

@@ -139,9 +139,6 @@ KernelError CountRoutes(const RoutingSpec& spec, const TopkIndices& topk, std::i
 //   kInvalidArgument  kCountRange with rank and expert, kTooManySlots with the rank.
 KernelError CheckCounts(const RoutingSpec& spec, const std::int32_t* counts);
 
-// TotalRecv of every rank into slots[R], in one go through the counts.
-void TotalRecvOfAll(const RoutingSpec& spec, const std::int32_t* counts, std::int64_t* slots);
-
 struct BuildPlanArgs {
   RoutingSpec spec;
   std::int32_t rank = 0;

@@ -64,6 +64,7 @@ AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings
           .form = settings.form,
           .max_sessions = [&settings] { return settings.max_sessions; },
           .max_per_uid = [&settings] { return LimitsOf(settings).per_uid; },
+          .refusal = [&settings] { return settings.refuse_after_hold_up; },
           .num_slots = [&workers](const WorkerName& worker) { return workers.NumSlots(worker); },
           .listener = {.policy = {geteuid(), settings.attach_uids, settings.attach_gids},
                        .limits =

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/codec/codec.h"
@@ -80,6 +81,7 @@ uint32_t AttachServer::FreeRecordIndex() const {
 
 absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& session) {
   if (absl::Status bad = NegotiateVersion(attach, &session.version); !bad.ok()) return bad;
+  if (absl::Status bad = refused_.Check(session.peer.uid, MonotonicNow()); !bad.ok()) return bad;
   if (sessions_.size() >= options_.max_sessions()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("epd serves ", sessions_.size(),
@@ -279,6 +281,18 @@ void AttachServer::End(SessionId id, const absl::Status& status) {
   const bool alive = ProcessAlive(it->second->peer);
   SayGoodbye(*it->second->channel, status);
   Detach(id, status, alive);
+}
+
+void AttachServer::Refuse(uid_t uid, const std::string& why) {
+  const absl::Duration refusal = options_.refusal();
+  if (uid == 0 || uid == geteuid() || refusal <= absl::ZeroDuration()) return;
+  const absl::Time now = MonotonicNow();
+  refused_.Refuse(uid, now + refusal, why);
+  std::vector<SessionId> his;
+  for (const auto& [id, session] : sessions_) {
+    if (session->peer.uid == uid) his.push_back(id);
+  }
+  for (const SessionId id : his) End(id, refused_.Check(uid, now));
 }
 
 void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process_alive) {

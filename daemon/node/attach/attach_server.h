@@ -16,6 +16,7 @@
 #include "daemon/node/attach/attach_listener.h"
 #include "daemon/node/attach/attach_session.h"
 #include "daemon/node/attach/ended_slots.h"
+#include "daemon/node/attach/refused_users.h"
 #include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/loop/event_loop.h"
 #include "proto/epd/v1/attach.pb.h"
@@ -43,9 +44,10 @@ class AttachServer {
     std::string node;
     std::string version;  // Of epd, for Attached.
     uint64_t incarnation = 0;
-    absl::Duration form;                     // Of a group that does not say it, for Attached.
-    std::function<uint64_t()> max_sessions;  // At this moment; at most shm::kMaxSessions.
-    std::function<UidShare()> max_per_uid;   // Its sessions and their op slots.
+    absl::Duration form;                      // Of a group that does not say it, for Attached.
+    std::function<uint64_t()> max_sessions;   // At this moment; at most shm::kMaxSessions.
+    std::function<UidShare()> max_per_uid;    // Its sessions and their op slots.
+    std::function<absl::Duration()> refusal;  // Of Refuse; zero: nobody is refused.
     // What a session is given for the worker if its client takes so many.
     std::function<uint32_t(const WorkerName&)> num_slots;
     AttachListener::Options listener;
@@ -65,6 +67,10 @@ class AttachServer {
 
   // Says Goodbye with `status` and closes the socket; OnDetached follows before this returns.
   void End(SessionId session, const absl::Status& status);
+
+  // Ends the sessions of a user who has done what `why` says, and refuses him for a while. epd's own user and root, who can do
+  // more than that, stay.
+  void Refuse(uid_t uid, const std::string& why);
 
   // Makes the session's slots for one more worker; there is nothing to do when it has them.
   //   RESOURCE_EXHAUSTED  memory or descriptors
@@ -121,6 +127,7 @@ class AttachServer {
   std::map<SessionId, std::unique_ptr<AttachSession>> sessions_;
   SessionTurns turns_;  // Of sessions that may have sent something, or whose process has ended.
   EndedSlots ended_;
+  RefusedUsers refused_;
 };
 
 // OK when client and epd have a version in common; `*version` is the highest.

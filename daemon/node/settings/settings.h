@@ -75,6 +75,7 @@ struct Settings {
   absl::Duration worker_backoff_max;
   absl::Duration worker_heartbeat;
   absl::Duration worker_stuck;
+  absl::Duration refuse_after_hold_up;
 
   std::set<uint32_t> attach_uids;
   std::set<uint32_t> attach_gids;

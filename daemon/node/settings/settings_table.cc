@@ -322,6 +322,10 @@ std::vector<SettingRow> SupervisionSettings() {
        "How often the worker is asked for figures."},
       {"worker_stuck", Time(&S::worker_stuck, tick), "30s",
        "A worker that has not answered for so long is killed and replaced."},
+      {"refuse_after_hold_up", Time(&S::refuse_after_hold_up, absl::ZeroDuration()), "10m",
+       "For how long a user may not attach who has kept a worker waiting in the kernel for his "
+       "memory; never epd's own user or root. 0: his sessions stay, too.",
+       true},
   };
 }
 

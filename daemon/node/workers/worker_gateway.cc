@@ -153,6 +153,13 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why, options_.name});
 }
 
+void WorkerGateway::OnWorkerHeldUp(uint32_t uid) {
+  server_->Refuse(uid, absl::StrCat("uid=", uid, " has kept the worker of node ", options_.node,
+                                    " ", ToString(options_.name),
+                                    " from answering: it waits in the kernel for memory of that "
+                                    "user, as where he makes holes in it"));
+}
+
 absl::Status WorkerGateway::PoisonCause(const shm::SlotRequest& request) const {
   return absl::UnavailableError(absl::StrCat(
       "[epd:UNAVAILABLE] ", options_.describe_group(GroupId(request.group_id)),

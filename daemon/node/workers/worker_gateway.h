@@ -71,6 +71,7 @@ class WorkerGateway : public WorkerObserver {
   void OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) override;
   void OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& message,
                        std::vector<UniqueFd> fds) override;
+  void OnWorkerHeldUp(uint32_t uid) override;
   void OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) override;
 
  private:

@@ -52,6 +52,10 @@ absl::string_view Name(WorkerSupervisor::State state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+std::string WaitsFor(const WorkerSupervisor::Figures& figures) {
+  return figures.held_up_by.has_value() ? absl::StrCat("memory of uid=", *figures.held_up_by) : "";
+}
+
 WorkerSupervisor::WorkerSupervisor(Options options, EventLoop& loop, const SharedSegment& records,
                                    WorkerObserver& observer)
     : options_(std::move(options)),
@@ -99,6 +103,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   killed_because_.clear();
   said_.Clear();
   deaf_since_ = absl::InfiniteFuture();
+  hold_up_.Reset();
   started_at_ = now;
   figures_.pid = child_->pid;
   figures_.worker_incarnation = RandomNumber();
@@ -193,6 +198,7 @@ void WorkerSupervisor::OnSnapshot(v1::WorkerSnapshot part) {
   figures_.snapshot = whole.snapshot();
   figures_.snapshot_at = now;
   figures_.asked_at = absl::InfiniteFuture();
+  hold_up_.Reset();
   next_heartbeat_ = now + options_.heartbeat;
   observer_.OnWorkerMessage(figures_.worker_incarnation, whole, {});
 }
@@ -270,8 +276,22 @@ void WorkerSupervisor::AskForSnapshot(absl::Time now) {
   Send(message);
 }
 
+void WorkerSupervisor::LookAtWorker(absl::Time now) {
+  if (!running() || now < hold_up_.NextLook(figures_.asked_at)) return;
+  hold_up_.Add({.waits_in_kernel = options_.waits_in_kernel(figures_.pid),
+                .touched = Records(records_).touched()},
+               now);
+}
+
 bool WorkerSupervisor::UpdateSilence(absl::Time now) {
+  LookAtWorker(now);
   const bool silent = running() && now >= figures_.asked_at + options_.silence;
+  const std::optional<uint32_t> held_up_by = silent ? hold_up_.uid() : std::nullopt;
+  if (std::exchange(figures_.held_up_by, held_up_by) != held_up_by && held_up_by.has_value()) {
+    Log(LogLevel::kError, "worker waits in the kernel for a user's memory",
+        {{"worker_pid", figures_.pid}, {"worker", options_.name}, {"uid", *held_up_by}});
+    observer_.OnWorkerHeldUp(*held_up_by);
+  }
   if (std::exchange(figures_.silent, silent) == silent) return false;
   if (running()) {
     Log(silent ? LogLevel::kWarn : LogLevel::kInfo,
@@ -305,7 +325,10 @@ absl::Time WorkerSupervisor::NextDeadline() const {
   if (!killed_because_.empty()) return absl::InfiniteFuture();  // The pidfd tells.
   const absl::Duration patience =
       running() && !figures_.silent ? std::min(options_.silence, options_.stuck) : options_.stuck;
-  return std::min({next_heartbeat_, figures_.asked_at + patience, deaf_since_ + kEndsWithin});
+  const absl::Time next_look =
+      running() ? hold_up_.NextLook(figures_.asked_at) : absl::InfiniteFuture();
+  return std::min(
+      {next_heartbeat_, next_look, figures_.asked_at + patience, deaf_since_ + kEndsWithin});
 }
 
 void WorkerSupervisor::HangUp() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,8 +13,10 @@
 #include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/loop/backoff.h"
 #include "daemon/node/loop/event_loop.h"
+#include "daemon/node/workers/hold_up.h"
 #include "daemon/node/workers/segment.h"
 #include "daemon/packet/packet_channel.h"
+#include "daemon/process/process_state.h"
 #include "daemon/process/spawn.h"
 #include "proto/epd/v1/handover.pb.h"
 #include "proto/epd/v1/worker.pb.h"
@@ -30,6 +33,8 @@ class WorkerObserver {
   virtual void OnWorkerReady(uint64_t worker_incarnation, const v1::WorkerReady& ready) = 0;
   virtual void OnWorkerMessage(uint64_t worker_incarnation, const v1::FromWorker& message,
                                std::vector<UniqueFd> fds) = 0;
+  // It waits in the kernel for that user's memory and so answers nobody (hold_up.h). Said once, beside `silent`.
+  virtual void OnWorkerHeldUp(uint32_t uid) = 0;
   // It was reaped: nothing of it runs any more. `cause` is UNAVAILABLE and says how it
   // ended; `was_ready`: OnWorkerReady came before.
   virtual void OnWorkerDead(uint64_t worker_incarnation, bool was_ready,
@@ -53,6 +58,8 @@ class WorkerSupervisor {
     absl::Duration heartbeat = absl::Seconds(1);
     absl::Duration stuck = absl::Seconds(30);
     absl::Duration silence = absl::Seconds(2);  // Owing an answer for longer: it does not serve.
+    // Whether the process's first thread, on which a worker serves, is in an uninterruptible sleep.
+    std::function<bool(int pid)> waits_in_kernel = WaitsInKernel;
   };
 
   struct Figures {
@@ -69,6 +76,8 @@ class WorkerSupervisor {
     absl::Time snapshot_at = absl::InfinitePast();
     absl::Time asked_at = absl::InfiniteFuture();  // Since when a GetSnapshot is unanswered.
     bool silent = false;                           // Running, and unanswered for Options::silence.
+    std::optional<uint32_t> held_up_by =
+        {};  // While it is silent: the uid whose memory it waits for.
   };
 
   // `records` is sent to every worker. All references must outlive this.
@@ -121,6 +130,7 @@ class WorkerSupervisor {
   void Kill(const std::string& why);
   void StartFailed(absl::Time now, const absl::Status& why);
   bool UpdateSilence(absl::Time now);
+  void LookAtWorker(absl::Time now);
   void Enter(State state, absl::Time now);
 
   Options options_;
@@ -138,10 +148,13 @@ class WorkerSupervisor {
   absl::Time next_start_ = absl::InfinitePast();
   absl::Time next_heartbeat_ = absl::InfiniteFuture();
   absl::Time deaf_since_ = absl::InfiniteFuture();  // Its socket has closed.
+  HoldUp hold_up_;
   uint64_t next_request_ = 1;
 };
 
 // "STARTING", "RUNNING", "BACKING_OFF", "STOPPED".
 absl::string_view Name(WorkerSupervisor::State state);
+// "memory of uid=1001", what a silent worker waits for in the kernel; empty where that is not known.
+std::string WaitsFor(const WorkerSupervisor::Figures& figures);
 
 }  // namespace epd

@@ -68,7 +68,8 @@ bool BlameSilentWorker(v1::ExplainGroupResponse& out) {
     out.set_evidence(absl::StrCat("the ", worker.device(), " worker of node ", worker.node(),
                                   " (pid ", worker.pid(), ") has not answered for ",
                                   FormatAge(worker.silence()),
-                                  "; the ranks' processes wait for it"));
+                                  worker.waits_for().empty() ? "" : "; it waits in the kernel for ",
+                                  worker.waits_for(), "; the ranks' processes wait for it"));
     return true;
   }
   return false;
@@ -197,6 +198,7 @@ void AddSilentWorkers(const Node& node, const std::string& name, absl::Time aske
     added.set_device(ToString(worker));
     added.set_pid(figures.pid);
     *added.mutable_silence() = ToProto(MonotonicNow() - figures.asked_at);
+    added.set_waits_for(WaitsFor(figures));
     for (const std::string& tenant : serves->second) added.add_tenants(tenant);
   }
 }

@@ -25,7 +25,9 @@ void JudgeWorker(const HealthFacts& facts, const HealthFacts::Worker& worker, No
     if (!worker.silent && worker.unanswered <= kStaleAfter) return;
     return Add(to, health,
                absl::StrCat(worker.name, " (pid ", worker.pid, ") has not answered for ",
-                            InMilliseconds(worker.unanswered), "; it is replaced after ",
+                            InMilliseconds(worker.unanswered),
+                            worker.waits_for.empty() ? "" : "; it waits in the kernel for ",
+                            worker.waits_for, "; it is replaced after ",
                             absl::FormatDuration(facts.worker_stuck)));
   }
   if (worker.last_exit.empty()) return Add(to, health, absl::StrCat(worker.name, " is starting"));

@@ -18,7 +18,8 @@ struct HealthFacts {
     bool on_gpu = false;
     int pid = 0;
     bool running = false;
-    bool silent = false;  // It counts as not serving.
+    bool silent = false;         // It counts as not serving.
+    std::string waits_for = {};  // "memory of uid=1001", where that is known.
     absl::Duration unanswered = absl::ZeroDuration();
     absl::Duration down = absl::ZeroDuration();
     std::string last_exit = {};

@@ -27,6 +27,7 @@ HealthFacts::Worker FactsOf(const Node& node, const WorkerEntry& entry) {
           .pid = figures.pid,
           .running = entry.supervisor.running(),
           .silent = figures.silent,
+          .waits_for = WaitsFor(figures),
           .unanswered = std::max(now - figures.asked_at, absl::ZeroDuration()),
           .down = now - std::max(figures.snapshot_at, node.identity().started),
           .last_exit = figures.last_exit,

@@ -61,6 +61,11 @@ Backend* ArenaTable::FindBackend(ArenaSetId set) const {
   return entry == nullptr || entry->set == nullptr ? nullptr : entry->backend;
 }
 
+uint32_t ArenaTable::UidOf(ArenaSetId set) const {
+  const auto entry = sets_.find(set);
+  return entry == sets_.end() ? 0 : entry->second.uid;
+}
+
 bool ArenaTable::Commit(const CommitPages& effect) {
   const Entry* const entry = FindUsed(effect.range.set);
   if (entry == nullptr || entry->set == nullptr) return false;

@@ -42,6 +42,8 @@ class ArenaTable {
   // Null: there is none, or it is being dropped.
   ArenaSet* Find(ArenaSetId set) const;
   Backend* FindBackend(ArenaSetId set) const;
+  // Whose it is; 0 where there is none.
+  uint32_t UidOf(ArenaSetId set) const;
 
   // False: the set is gone.
   bool Commit(const CommitPages& effect);

@@ -75,13 +75,15 @@ DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {
 
 }  // namespace
 
-bool DirectAreas::Add(const ReportTenantReady& ready, std::vector<SessionId> sessions,
+bool DirectAreas::Add(const ReportTenantReady& ready, uint32_t uid, std::vector<SessionId> sessions,
                       ArenaSet& set) {
+  const TouchedUser::Scope touch(touched_, uid);
   if (set.num_arenas() == 0 || set.Direct(0) == nullptr) return false;
   if (sessions.size() != ready.ranks.size()) return false;  // Of several nodes.
-  Ranks ranks{.set = ready.set, .sessions = std::move(sessions), .of_rank = {}};
+  Ranks ranks{.set = ready.set, .uid = uid, .sessions = std::move(sessions), .of_rank = {}};
   ranks.of_rank.resize(ready.ranks.size());
   Set& known = sets_[ready.set];
+  known.uid = uid;
   known.areas.clear();
   for (size_t i = 0; i < ready.ranks.size(); ++i) {
     const uint32_t rank = ready.ranks[i].value;
@@ -105,6 +107,7 @@ void DirectAreas::Drop(ArenaSetId set) {
 void DirectAreas::End(ArenaSetId id) {
   const auto set = sets_.find(id);
   if (set == sets_.end()) return;
+  const TouchedUser::Scope touch(touched_, set->second.uid);
   uint32_t& generation = set->second.generation;
   generation = generation == UINT32_MAX ? 1 : generation + 1;
   for (shm::DirectArea* area : set->second.areas) shm::EndDirect(area->gate, generation);
@@ -183,6 +186,7 @@ void DirectAreas::TakeIfMany(const shm::SlotRequest& request, absl::Time now, co
 
 void DirectAreas::TakeAll(const Take& take) {
   for (auto& [unused, set] : sets_) {
+    const TouchedUser::Scope touch(touched_, set.uid);
     for (size_t i = 0; i < set.areas.size(); ++i) TakeFrom(*set.areas[i], set.taken[i], take);
   }
 }
@@ -192,7 +196,8 @@ void DirectAreas::Await(const AwaitDirect& effect, absl::Time now) {
 }
 
 bool DirectAreas::IsIdle(const Name& name, const Ranks& ranks,
-                         const std::function<bool(SessionId)>& lives) {
+                         const std::function<bool(SessionId)>& lives) const {
+  const TouchedUser::Scope touch(touched_, ranks.uid);
   for (size_t rank = 0; rank < ranks.of_rank.size(); ++rank) {
     if (!lives(ranks.sessions[rank])) continue;
     for (const shm::DirectRecord& record : ranks.of_rank[rank]->records) {

@@ -15,6 +15,7 @@
 #include "daemon/worker/engine/direct_outcome.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/tenant_start.h"
+#include "daemon/worker/shell/touched_user.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -23,8 +24,12 @@ namespace epd {
 // count nonsense for their own group. Exec thread only.
 class DirectAreas {
  public:
-  // Of a formation; `set` outlives it. Whether they are of use: all its ranks are here, and the set's arenas have areas.
-  bool Add(const ReportTenantReady& ready, std::vector<SessionId> sessions, ArenaSet& set);
+  explicit DirectAreas(TouchedUser touched = TouchedUser()) : touched_(touched) {}
+
+  // Of a formation of `uid`'s; `set` outlives it. Whether they are of use: all its ranks are here, and the set's arenas have
+  // areas.
+  bool Add(const ReportTenantReady& ready, uint32_t uid, std::vector<SessionId> sessions,
+           ArenaSet& set);
   // The set is about to be dropped.
   void Drop(ArenaSetId set);
 
@@ -51,22 +56,25 @@ class DirectAreas {
   using Name = std::pair<GroupId, Formation>;
   struct Ranks {
     ArenaSetId set;
+    uint32_t uid = 0;
     std::vector<SessionId> sessions;        // [num_ranks]
     std::vector<shm::DirectArea*> of_rank;  // [num_ranks]
   };
   struct Set {
+    uint32_t uid = 0;
     std::vector<shm::DirectArea*> areas;
     std::vector<uint32_t>
         taken;  // [areas.size()] what stands in each area's `taken`, but believed.
     uint32_t generation = 1;
     absl::Time next_take = absl::InfinitePast();  // TakeIfMany does nothing before.
   };
-  static bool IsIdle(const Name& name, const Ranks& ranks,
-                     const std::function<bool(SessionId)>& lives);
+  bool IsIdle(const Name& name, const Ranks& ranks,
+              const std::function<bool(SessionId)>& lives) const;
   void TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& take) const;
   // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.
   bool IsOf(const shm::DirectArea& area, const DirectOutcome& outcome) const;
 
+  TouchedUser touched_;
   std::map<Name, Ranks> ranks_;
   std::map<ArenaSetId, Set> sets_;
   std::map<Name, absl::Time> awaited_;  // With when it was asked for.

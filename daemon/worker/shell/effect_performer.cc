@@ -262,7 +262,8 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
     status = PutArenas(*set, effect.ranks, ready, fds);
     const auto tenant = tenants_.find({effect.group, effect.formation});
     if (status.ok() && tenant != tenants_.end())
-      ready.set_direct(direct_.Add(effect, tenant->second.sessions, *set));
+      ready.set_direct(
+          direct_.Add(effect, arenas_.UidOf(effect.set), tenant->second.sessions, *set));
   }
   if (status.ok()) {
     EPD_FAILPOINT("worker.tenant.ready");
@@ -292,6 +293,7 @@ void EffectPerformer::Run(const MoveRows& effect) {
   EPD_FAILPOINT("worker.rows.move");
   tenant->second.move.uid = effect.uid;
   Backend& backend = *arenas_.FindBackend(effect.set);
+  const TouchedUser::Scope touch = Touch(effect.set);
   backend.StartMove(effect.operation.value, *set, tenant->second.move, effect.job, now_);
   TakeMoved(backend);  // A CPU may have moved them already.
 }
@@ -318,6 +320,7 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
   if (set == nullptr || tenant == tenants_.end()) return;
+  const TouchedUser::Scope touch = Touch(effect.set);
   route_counter_.Count(effect, tenant->second.move.spec, *set, now_, tenant->second.routes);
 }
 
@@ -344,6 +347,7 @@ void EffectPerformer::Run(const SendRows& effect) {
   ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.operation.group, effect.operation.formation});
   if (wire_ == nullptr || set == nullptr || tenant == tenants_.end()) return;
+  const TouchedUser::Scope touch = Touch(effect.set);
   const absl::StatusOr<char*> mapped = set->Map(effect.arena);
   if (!mapped.ok()) {
     return exchange_.RowsRefused(effect.operation, effect.rank, mapped.status(), now_);
@@ -368,6 +372,7 @@ StageToSend EffectPerformer::MakeStage(const TenantFacts& tenant, const char* ba
 void EffectPerformer::Run(const SendRowsAhead& effect) {
   ArenaSet* const set = arenas_.Find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
+  const TouchedUser::Scope touch = Touch(effect.set);
   for (const SendRowsAhead::Stage& stage : effect.stages) {
     absl::Status sent = absl::InternalError("the arenas of the operation are gone");
     if (wire_ != nullptr && set != nullptr && tenant != tenants_.end()) {
@@ -388,6 +393,7 @@ void EffectPerformer::Run(const SendRowsAhead& effect) {
 void EffectPerformer::Run(const LandRows& effect) {
   ArenaSet* const set = arenas_.Find(effect.set);
   if (wire_ == nullptr || set == nullptr) return;
+  const TouchedUser::Scope touch = Touch(effect.set);
   const absl::StatusOr<char*> mapped = set->Map(effect.arena);
   if (!mapped.ok()) {
     return exchange_.RowsAheadRefused(effect.operation, effect.name.rank, mapped.status(), now_);

@@ -38,7 +38,8 @@ class EffectPerformer {
         backends_(backends),
         epd_(epd),
         wire_(wire),
-        arenas_(exchange.staging().pool().budget_bytes(), std::move(page_program)) {}
+        arenas_(exchange.staging().pool().budget_bytes(), std::move(page_program)),
+        direct_(records.touched_user()) {}
   ~EffectPerformer();
   EffectPerformer(const EffectPerformer&) = delete;
   EffectPerformer& operator=(const EffectPerformer&) = delete;
@@ -108,6 +109,9 @@ class EffectPerformer {
   static StageToSend MakeStage(const TenantFacts& tenant, const char* base,
                                const Announcement& said, Rank rank);
   using TenantKey = std::pair<GroupId, Formation>;
+  TouchedUser::Scope Touch(ArenaSetId set) const {
+    return {records_.touched_user(), arenas_.UidOf(set)};
+  }
 
   void Run(const LinkSubmission& effect);
   void Run(const OpenRecord& effect) { records_.OpenOperation(effect.operation); }

@@ -102,9 +102,11 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
                      " descriptors, expected 2; the worker may have none left (LimitNOFILE)"));
   }
   const SessionId id(message.session_id());
-  absl::StatusOr<SessionSlots> opened = SessionSlots::Open(
-      {.session = id, .record_index = message.record_index(), .has_device = has_device_}, fds[0],
-      std::move(fds[1]), records_);
+  absl::StatusOr<SessionSlots> opened = SessionSlots::Open({.session = id,
+                                                            .uid = message.uid(),
+                                                            .record_index = message.record_index(),
+                                                            .has_device = has_device_},
+                                                           fds[0], std::move(fds[1]), records_);
   if (!opened.ok()) return opened.status();
   SessionSlots& slots = sessions_.insert_or_assign(id, *std::move(opened)).first->second;
   epoll_event event = {};

@@ -19,6 +19,7 @@ absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const UniqueFd& fd) {
         shm::kSegmentVersion, " and what fits it; epd and epd-worker are of different builds"));
   }
   records.mapping_ = *std::move(mapping);
+  records.view_.SetTouched(0);  // A worker that was killed may have left it.
   return records;
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/mapping.h"
+#include "daemon/worker/shell/touched_user.h"
 #include "proto/epd/v1/records_view.h"
 
 namespace epd {
@@ -20,6 +21,8 @@ class OutcomeRecords {
 
   // The most slots that a session may have.
   uint32_t num_slots() const { return view_.num_slots(); }
+
+  TouchedUser touched_user() const { return TouchedUser(view_); }
 
   // Before the first access to a slot's record: beyond 256 slots its page comes into being as it is used.
   //   RESOURCE_EXHAUSTED  there is no memory for it

@@ -28,6 +28,9 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(const Options& options, const Un
   if (!mapping.ok()) return mapping.status();
   SessionSlots slots;
   slots.session_ = options.session;
+  slots.uid_ = options.uid;
+  slots.touched_ = records.touched_user();
+  const TouchedUser::Scope touch(records.touched_user(), options.uid);
   slots.record_index_ = options.record_index;
   slots.mapping_ = *std::move(mapping);
   slots.guard_ = PageGuard(slots.mapping_.data(), slots.mapping_.bytes());
@@ -64,6 +67,7 @@ void SessionSlots::ForEachUsedSlot(Do act) {
 // A turn of the worker takes no more from one session than it gives others to wait for.
 int SessionSlots::TakeArmed(int enough, const Taker& take) {
   if (!served_) return 0;
+  const TouchedUser::Scope touch = Touch();
   int taken = 0;
   const uint64_t used = UsedGroups();
   const uint64_t before = (uint64_t{1} << next_group_) - 1;
@@ -141,6 +145,7 @@ void SessionSlots::WriteReason(uint32_t index, const absl::Status& status) {
 bool SessionSlots::has_streams() const {
   bool found = false;
   if (!has_device_) return false;
+  const TouchedUser::Scope touch = Touch();
   view_.ForEachUsedGroup(
       [&](uint32_t group) { found |= view_.streamed(group).load(std::memory_order_relaxed) != 0; });
   return found;
@@ -149,6 +154,7 @@ bool SessionSlots::has_streams() const {
 bool SessionSlots::has_streams_of(GroupId group) {
   bool found = false;
   if (!has_device_) return false;
+  const TouchedUser::Scope touch = Touch();
   ForEachUsedSlot([&](uint32_t slot) {
     found |= view_.IsStreamed(slot) && CanTouch(slot) &&
              view_.slot(slot).request.group_id == group.value;
@@ -157,6 +163,7 @@ bool SessionSlots::has_streams_of(GroupId group) {
 }
 
 void SessionSlots::MarkArmed() {
+  const TouchedUser::Scope touch = Touch();
   ForEachUsedSlot([&](uint32_t slot) {
     if (view_.word(slot).load(std::memory_order_acquire) != shm::kArmed) return;
     view_.armed(slot / shm::kSlotsOfGroup)
@@ -185,6 +192,7 @@ bool SessionSlots::TakeSlot(uint32_t index, const Taker& take) {
 }
 
 void SessionSlots::Answer(const AnswerSubmission& answer) {
+  const TouchedUser::Scope touch = Touch();
   shm::Slot& slot = view_.slot(answer.submission.slot);
   std::atomic<uint64_t>& word = view_.word(answer.submission.slot);
   // A submission that somebody else ended keeps its reply.
@@ -211,6 +219,7 @@ void SessionSlots::Answer(const AnswerSubmission& answer) {
 }
 
 void SessionSlots::Tell(const NameEagerBuffers& eager) {
+  const TouchedUser::Scope touch = Touch();
   shm::Slot& slot = view_.slot(eager.submission.slot);
   const uint64_t word = view_.word(eager.submission.slot).load(std::memory_order_acquire);
   if (word != shm::Claimed(eager.submission.claim)) return;
@@ -222,6 +231,7 @@ void SessionSlots::Tell(const NameEagerBuffers& eager) {
 }
 
 void SessionSlots::AbortOpenSubmissions(const absl::Status& status) {
+  const TouchedUser::Scope touch = Touch();
   ForEachUsedSlot([&](uint32_t i) {
     const uint64_t word = view_.word(i).load(std::memory_order_acquire);
     if (shm::Ready(word) == 0) return;
@@ -239,6 +249,7 @@ void SessionSlots::Wake(uint32_t index) {
 }
 
 void SessionSlots::SetAsleep(bool asleep) {
+  const TouchedUser::Scope touch = Touch();
   view_.header().asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
 }
 

@@ -23,6 +23,7 @@ class SessionSlots {
  public:
   struct Options {
     SessionId session;
+    uint32_t uid = 0;
     uint32_t record_index = 0;
     // GPUs' streams may arm slots; else what the segment says of that is passed over.
     bool has_device = false;
@@ -81,10 +82,13 @@ class SessionSlots {
   // Of an attempt to get pages. Whether it did.
   bool Note(const absl::Status& made);
   void WriteReason(uint32_t index, const absl::Status& status);
+  TouchedUser::Scope Touch() const { return {touched_, uid_}; }
   bool TakeSlot(uint32_t index, const Taker& take);
   void Wake(uint32_t index);
 
   SessionId session_;
+  uint32_t uid_ = 0;
+  TouchedUser touched_;
   uint32_t record_index_ = 0;
   Mapping mapping_;
   PageGuard guard_;

@@ -3,12 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd::shm {
+
+// RecordsHeader::touched of a user.
+constexpr uint64_t TouchedBy(uint32_t uid) { return uint64_t{uid} + 1; }
 
 // Borrows the mapping.
 class RecordsView {
@@ -34,13 +38,14 @@ class RecordsView {
   // Writes the header of BytesFor(num_slots) bytes of zeros.
   static RecordsView Create(void* segment, uint32_t num_slots) {
     const RecordsView view = Of(segment, BytesFor(num_slots));
-    *view.header_ = {.magic = kRecordsMagic,
-                     .version = kSegmentVersion,
-                     .header_bytes = sizeof(RecordsHeader),
-                     .segment_bytes = BytesFor(num_slots),
-                     .max_sessions = kMaxSessions,
-                     .slots_per_session = BlockSlots(num_slots),
-                     .max_operations = kMaxOperations};
+    new (segment) RecordsHeader{.magic = kRecordsMagic,
+                                .version = kSegmentVersion,
+                                .header_bytes = sizeof(RecordsHeader),
+                                .segment_bytes = BytesFor(num_slots),
+                                .max_sessions = kMaxSessions,
+                                .slots_per_session = BlockSlots(num_slots),
+                                .max_operations = kMaxOperations,
+                                .touched = 0};
     return view;
   }
   // False: they are none of this version, or not of these bytes.
@@ -58,6 +63,8 @@ class RecordsView {
   }
 
   const RecordsHeader& header() const { return *header_; }
+  uint64_t touched() const { return header_->touched.load(std::memory_order_relaxed); }
+  void SetTouched(uint64_t user) const { header_->touched.store(user, std::memory_order_relaxed); }
   // The most that a session may have.
   uint32_t num_slots() const { return num_slots_; }
   // Of a session; [num_slots()], whole pages.

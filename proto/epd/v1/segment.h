@@ -282,6 +282,8 @@ struct alignas(4096) RecordsHeader {
   uint32_t max_sessions;
   uint32_t slots_per_session;
   uint32_t max_operations;
+  // Whose memory the worker's thread touches at this moment: a uid + 1; 0: nobody's, or its worker does not say it.
+  std::atomic<uint64_t> touched;
 };
 
 // As it is laid out for slots_per_session = 256; for others the blocks of `slots` are longer (records_view.h).

@@ -2,17 +2,26 @@
 
 Started by epd through a wrapper script; speaks proto/epd/v1/worker.proto on descriptor 3. EPD_FAKE_WORKER is a
 comma-separated list of quirks: "no_nccl", "dies_at_start", "silent" (says ready, then answers nothing), "marked_id" (unique ids
-begin with "epd-test-unique-id"). On SIGUSR1 it says of its last tenant that it cannot go on.
+begin with "epd-test-unique-id"), "held_up_by=UID" (on SIGUSR2 it waits in the kernel, and says for whose memory, until its only child is
+killed). On SIGUSR1 it says of its last tenant that it cannot go on.
 """
 
+import ctypes
 import hashlib
 import os
+import platform
 import signal
 import socket
+import struct
 import sys
 
 _RECEIVE_BYTES = 256 * 1024
 _ARENA_BYTES = 1 << 20
+# Of `touched` in the records' header, proto/epd/v1/segment.h.
+_TOUCHED_OFFSET = 40
+_SYS_CLONE = 56 if platform.machine() == "x86_64" else 220
+_CLONE_VFORK = 0x4000
+_PR_SET_PDEATHSIG = 1
 
 
 class FakeWorker:
@@ -28,6 +37,7 @@ class FakeWorker:
 
     def run(self) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self._break_last())
+        signal.signal(signal.SIGUSR2, lambda *_: self._wait_in_kernel())
         while True:
             data, fds, _, _ = socket.recv_fds(self._socket, _RECEIVE_BYTES, 8)
             if not data:
@@ -79,6 +89,18 @@ class FakeWorker:
         broken = self._pb.TenantBroken(group_id=last.group_id, formation=last.formation)
         broken.cause.code, broken.cause.message = 14, "the worker of node a is out of reach"
         self._send(tenant_broken=broken)
+
+    def _wait_in_kernel(self) -> None:
+        (uid,) = (int(q.partition("=")[2]) for q in self._quirks if q.startswith("held_up_by="))
+        records = self._fds[0]
+        os.pwrite(records, struct.pack("<Q", uid + 1), _TOUCHED_OFFSET)
+        libc = ctypes.CDLL(None)
+        # Whose child was made so waits until it has ended, and no signal but one that kills ends that.
+        if libc.syscall(_SYS_CLONE, _CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            while True:
+                signal.pause()
+        os.pwrite(records, struct.pack("<Q", 0), _TOUCHED_OFFSET)
 
     def _drain_tenant(self, message) -> None:
         drained = self._pb.TenantDrained(group_id=message.group_id, formation=message.formation)

@@ -123,6 +123,7 @@ constexpr Place kPlaces[] = {
     FIELD(RecordsHeader, max_sessions),
     FIELD(RecordsHeader, slots_per_session),
     FIELD(RecordsHeader, max_operations),
+    FIELD(RecordsHeader, touched),
     SIZE(SlotRecord),
     FIELD(SlotRecord, claim),
     FIELD(SlotRecord, op_id),
@@ -244,6 +245,7 @@ RecordsHeader.segment_bytes 16 8
 RecordsHeader.max_sessions 24 4
 RecordsHeader.slots_per_session 28 4
 RecordsHeader.max_operations 32 4
+RecordsHeader.touched 40 8
 SlotRecord 0 16
 SlotRecord.claim 0 8
 SlotRecord.op_id 8 8

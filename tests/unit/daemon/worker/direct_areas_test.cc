@@ -15,6 +15,7 @@ using ::testing::Each;
 using ::testing::SizeIs;
 
 constexpr uint32_t kRanks = 16;
+constexpr uint32_t kUid = 1000;
 // Of a set with so many ranks; a look at it takes a quarter of that.
 const absl::Duration kBetweenLooks = absl::Microseconds(64) * kRanks;
 
@@ -43,7 +44,7 @@ class DirectAreasTest : public ::testing::Test {
       ready.ranks.emplace_back(rank);
       sessions.emplace_back(rank + 1);
     }
-    ASSERT_TRUE(direct_.Add(ready, sessions, areas));
+    ASSERT_TRUE(direct_.Add(ready, kUid, sessions, areas));
   }
   // `rank` has made so many calls for itself, which were good.
   void Call(Areas& areas, uint64_t group, uint32_t rank, uint32_t times) {

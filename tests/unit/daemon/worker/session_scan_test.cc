@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -26,6 +27,7 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 constexpr uint32_t kSlots = limits::kMaxOpSlots;
 // What a session may have taken before another one is looked at: up to the end of a group.
@@ -37,8 +39,7 @@ int MakeFile(uint64_t bytes) {
   return fd;
 }
 
-OutcomeRecords MakeRecords() {
-  const UniqueFd fd(MakeFile(shm::RecordsView::BytesFor(kSlots)));
+OutcomeRecords MakeRecords(const UniqueFd& fd) {
   void* const data =
       mmap(nullptr, sizeof(shm::RecordsHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   shm::RecordsView::Create(data, kSlots);
@@ -93,6 +94,7 @@ class SessionScanTest : public testing::Test {
     const uint64_t id = ++last_id_;
     Client& client = *(clients_[id] = std::make_unique<Client>(id));
     auto opened = SessionSlots::Open({.session = client.session(),
+                                      .uid = uid,
                                       .record_index = static_cast<uint32_t>(id) % 1000,
                                       .has_device = has_device},
                                      client.fd(), UniqueFd(), records_);
@@ -111,6 +113,7 @@ class SessionScanTest : public testing::Test {
     std::vector<uint64_t> from;
     const auto unserved = scan_.Take([&](const Submission& submission, const shm::SlotRequest&) {
       from.push_back(submission.session.value);
+      touched_.push_back(Touched());
       const bool first = taken_[submission.session.value].insert(submission.slot).second;
       EXPECT_TRUE(first) << "slot " << submission.slot << " was taken twice";
       return parts_of_each_;
@@ -119,8 +122,18 @@ class SessionScanTest : public testing::Test {
     return from;
   }
 
+  // As epd sees it.
+  uint64_t Touched() const {
+    uint64_t user = 0;
+    EXPECT_EQ(pread(records_fd_.get(), &user, sizeof user, offsetof(shm::RecordsHeader, touched)),
+              static_cast<ssize_t>(sizeof user));
+    return user;
+  }
+
   uint64_t last_id_ = 0;
-  OutcomeRecords records_ = MakeRecords();
+  const UniqueFd records_fd_{MakeFile(shm::RecordsView::BytesFor(kSlots))};
+  OutcomeRecords records_ = MakeRecords(records_fd_);
+  std::vector<uint64_t> touched_;  // RecordsHeader::touched, as each submission was taken.
   std::map<uint64_t, std::unique_ptr<Client>> clients_;
   SessionTable sessions_;
   SessionScan scan_;
@@ -128,6 +141,25 @@ class SessionScanTest : public testing::Test {
   std::map<uint64_t, std::set<uint32_t>> taken_;
   std::vector<EvictSession> unserved_;
 };
+
+TEST_F(SessionScanTest, EpdSeesWhoseMemoryIsTouchedAndOfNobodyInBetween) {
+  Add(1001).Arm(0);
+  Add(1002).Arm(0);
+  Turn();
+  EXPECT_THAT(touched_, UnorderedElementsAre(shm::TouchedBy(1001), shm::TouchedBy(1002)));
+  EXPECT_EQ(Touched(), 0u);
+  {
+    const TouchedUser::Scope outer(records_.touched_user(), 1001);
+    {
+      const TouchedUser::Scope inner(records_.touched_user(), 1002);
+      EXPECT_EQ(Touched(), shm::TouchedBy(1002));
+    }
+    EXPECT_EQ(Touched(), shm::TouchedBy(1001));
+    // As where the worker is killed there and another one begins.
+    ASSERT_TRUE(OutcomeRecords::Open(records_fd_).ok());
+    EXPECT_EQ(Touched(), 0u);
+  }
+}
 
 TEST_F(SessionScanTest, EightSessionsThatArmAllTheirSlotsMakeANinthWaitForOneRoundOfTheirTurns) {
   for (int i = 0; i < 8; ++i) Add().ArmAll();

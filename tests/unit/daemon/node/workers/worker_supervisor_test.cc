@@ -27,6 +27,7 @@ class Ends : public WorkerObserver {
   void OnWorkerSpawned() override {}
   void OnWorkerReady(uint64_t, const v1::WorkerReady&) override {}
   void OnWorkerMessage(uint64_t, const v1::FromWorker&, std::vector<UniqueFd>) override {}
+  void OnWorkerHeldUp(uint32_t) override {}
   void OnWorkerDead(uint64_t, bool, const absl::Status& cause) override { last = cause; }
 
   std::optional<absl::Status> last;
