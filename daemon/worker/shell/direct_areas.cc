@@ -80,7 +80,7 @@ bool DirectAreas::Add(const ReportTenantReady& ready, uint32_t uid, std::vector<
   const TouchedUser::Scope touch(touched_, uid);
   if (set.num_arenas() == 0 || set.Direct(0) == nullptr) return false;
   if (sessions.size() != ready.ranks.size()) return false;  // Of several nodes.
-  Ranks ranks{.set = ready.set, .uid = uid, .sessions = std::move(sessions), .of_rank = {}};
+  Ranks ranks{.set = ready.set, .sessions = std::move(sessions), .of_rank = {}};
   ranks.of_rank.resize(ready.ranks.size());
   Set& known = sets_[ready.set];
   known.uid = uid;
@@ -197,7 +197,7 @@ void DirectAreas::Await(const AwaitDirect& effect, absl::Time now) {
 
 bool DirectAreas::IsIdle(const Name& name, const Ranks& ranks,
                          const std::function<bool(SessionId)>& lives) const {
-  const TouchedUser::Scope touch(touched_, ranks.uid);
+  const TouchedUser::Scope touch(touched_, sets_.at(ranks.set).uid);
   for (size_t rank = 0; rank < ranks.of_rank.size(); ++rank) {
     if (!lives(ranks.sessions[rank])) continue;
     for (const shm::DirectRecord& record : ranks.of_rank[rank]->records) {

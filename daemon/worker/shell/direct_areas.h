@@ -56,7 +56,6 @@ class DirectAreas {
   using Name = std::pair<GroupId, Formation>;
   struct Ranks {
     ArenaSetId set;
-    uint32_t uid = 0;
     std::vector<SessionId> sessions;        // [num_ranks]
     std::vector<shm::DirectArea*> of_rank;  // [num_ranks]
   };

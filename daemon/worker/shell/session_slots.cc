@@ -29,13 +29,12 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(const Options& options, const Un
   SessionSlots slots;
   slots.session_ = options.session;
   slots.uid_ = options.uid;
-  slots.touched_ = records.touched_user();
-  const TouchedUser::Scope touch(records.touched_user(), options.uid);
   slots.record_index_ = options.record_index;
   slots.mapping_ = *std::move(mapping);
   slots.guard_ = PageGuard(slots.mapping_.data(), slots.mapping_.bytes());
   slots.wakeup_ = std::move(wakeup);
   slots.records_ = &records;
+  const TouchedUser::Scope touch = slots.Touch();
   slots.has_device_ = options.has_device;
   if (const shm::SegmentFault fault = shm::SlotsView::Open(
           slots.mapping_.data(), slots.mapping_.bytes(), shm::kReadVersions, &slots.view_);

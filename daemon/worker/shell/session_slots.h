@@ -82,13 +82,12 @@ class SessionSlots {
   // Of an attempt to get pages. Whether it did.
   bool Note(const absl::Status& made);
   void WriteReason(uint32_t index, const absl::Status& status);
-  TouchedUser::Scope Touch() const { return {touched_, uid_}; }
+  TouchedUser::Scope Touch() const { return {records_->touched_user(), uid_}; }
   bool TakeSlot(uint32_t index, const Taker& take);
   void Wake(uint32_t index);
 
   SessionId session_;
   uint32_t uid_ = 0;
-  TouchedUser touched_;
   uint32_t record_index_ = 0;
   Mapping mapping_;
   PageGuard guard_;

@@ -58,6 +58,7 @@ def test_who_keeps_a_worker_waiting_in_the_kernel_is_named_ended_and_refused_for
     with shared.client(_ALICE) as alice, shared.client(_BOB) as bob:
         alice.attach()
         bob.attach()
+        bob.join(attach.spec("bobs", num_ranks=1), [0])
         child = _hold_up(shared)
         status = alice.expect("goodbye").status
         assert status.code == _PERMISSION_DENIED
@@ -70,33 +71,33 @@ def test_who_keeps_a_worker_waiting_in_the_kernel_is_named_ended_and_refused_for
                 f"; it waits in the kernel for memory of uid={_ALICE}; it is replaced" in problem
                 for problem in api.GetStatus().problems
             )
+            assert (
+                f"; it waits in the kernel for memory of uid={_ALICE}; the ranks'"
+                in api.ExplainGroup(name="bobs").evidence
+            )
         wait.until(lambda: _is_let_in(shared, _ALICE), "her time is over", seconds=20)
         os.kill(child, signal.SIGKILL)
         shared.wait_for_log("worker answers again")
-        bob.join(attach.spec("bobs", num_ranks=1), [0])
+        bob.join(attach.spec("more-of-bobs", num_ranks=1), [0])
     assert shared.log().count(_NAMED) == 1
 
 
-def test_zero_names_without_refusing(open_daemon):
-    shared = _start(open_daemon, _ALICE, "--refuse_after_hold_up=0")
-    with shared.client(_ALICE) as alice:
-        alice.attach()
+@pytest.mark.parametrize(
+    ("uid", "flags"),
+    [
+        pytest.param(_ALICE, ["--refuse_after_hold_up=0"], id="refuse_after_hold_up=0"),
+        pytest.param(0, [], id="epds own user"),
+    ],
+)
+def test_who_is_not_to_be_refused_is_named_and_stays(open_daemon, uid, flags):
+    shared = _start(open_daemon, uid, *flags)
+    with shared.client(uid) as client:
+        client.attach()
         child = _hold_up(shared)
         shared.wait_for_log(_NAMED)
         os.kill(child, signal.SIGKILL)
         shared.wait_for_log("worker answers again")
-        alice.join(attach.spec("hers", num_ranks=1), [0])
-
-
-def test_epds_own_user_is_named_and_stays(open_daemon):
-    shared = _start(open_daemon, 0)
-    with shared.client() as own:
-        own.attach()
-        child = _hold_up(shared)
-        shared.wait_for_log(_NAMED)
-        os.kill(child, signal.SIGKILL)
-        shared.wait_for_log("worker answers again")
-        own.join(attach.spec("own", num_ranks=1), [0])
+        client.join(attach.spec("stays", num_ranks=1), [0])
 
 
 def test_a_worker_that_is_stopped_blames_nobody(open_daemon):

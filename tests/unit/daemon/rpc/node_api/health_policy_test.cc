@@ -38,6 +38,10 @@ TEST(HealthPolicyTest, ALateAnswerDegradesASilentWorkerStops) {
   EXPECT_THAT(Judge(facts).problems,
               ElementsAre(HasSubstr("the worker (pid 7) has not answered for 2s")));
   EXPECT_FALSE(ServingByService(facts)[""]);
+  facts.workers[0].waits_for = "memory of uid=1001";
+  EXPECT_THAT(Judge(facts).problems,
+              ElementsAre(HasSubstr("for 2s; it waits in the kernel for memory of uid=1001; it is "
+                                    "replaced after 30s")));
   facts.workers[0].on_gpu = true;
   EXPECT_EQ(Judge(facts).health, v1::HEALTH_DEGRADED) << "the others go on";
 }
