@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kRanks = 3;  // 0 and 1 here; in a group on two nodes 2 is elsewhere.
 constexpr Incarnation kSelf{100};
 constexpr Incarnation kOther{101};
+constexpr Incarnation kThird{102};
 constexpr int kMaxEvents = 400;
 constexpr size_t kMaxOpen = 16;
 
@@ -37,7 +38,15 @@ class World {
  private:
   static SessionId SessionOf(uint32_t rank) { return SessionId(rank + 1); }
 
-  // Group 1 is on this node; 2 is led here, 3 by the other node.
+  static bool HasThird(uint64_t group, uint64_t formation) {
+    return group == 3 && formation % 2 == 1;
+  }
+  static const char* NodeOf(bool local, uint64_t group, uint64_t formation, uint32_t rank) {
+    if (local) return "here";
+    return HasThird(group, formation) && rank == 1 ? "third" : "there";
+  }
+
+  // Group 1 is on this node; 2 is led here, 3 by the other one of two nodes, or of three.
   void Start(uint64_t group, uint64_t formation) {
     GroupSpec spec;
     spec.name = "g";
@@ -60,7 +69,7 @@ class World {
       const bool local = group == 1 || (group == 2) == (rank < 2);
       if (local) exchange_.AddSession(SessionOf(rank));
       start.members.push_back(RankHolder{.rank = Rank(rank),
-                                         .node = NodeId{local ? "here" : "there"},
+                                         .node = NodeId{NodeOf(local, group, formation, rank)},
                                          .session = local ? SessionOf(rank) : SessionId(),
                                          .arena_index = 0,
                                          .host = "h",
@@ -69,6 +78,7 @@ class World {
     }
     if (group != 1) {
       start.nodes = {{NodeId{"here"}, kSelf, "a:1"}, {NodeId{"there"}, kOther, "b:1"}};
+      if (HasThird(group, formation)) start.nodes.push_back({NodeId{"third"}, kThird, "c:1"});
     }
     (void)exchange_.StartTenant(std::move(start), now_);
     Perform();
@@ -115,7 +125,7 @@ class World {
 
   PeerMessage Message() {
     PeerMessage message;
-    message.step = static_cast<LeaderStep>(1 + in_.Below(17));
+    message.step = static_cast<LeaderStep>(1 + in_.Below(static_cast<uint32_t>(LeaderStep::kRowsOver)));
     message.group = GroupId(1 + in_.Below(4));
     message.formation = Formation(1 + in_.Below(2));
     message.clock = in_.Below(2) == 0 ? in_.Take<uint8_t>() : in_.Take<uint64_t>();
@@ -147,7 +157,7 @@ class World {
       case 5:
       case 6:
       case 7:
-        exchange_.Receive(in_.Below(4) == 0 ? Incarnation(5) : kOther, Message(), now_);
+        exchange_.Receive(Sender(), Message(), now_);
         break;
       case 8:
         exchange_.RowsLanded(Operation(), Rank(in_.Below(4)), now_);
@@ -175,7 +185,7 @@ class World {
         exchange_.DrainTenant(group, Formation(formation_), now_);
         break;
       case 2:
-        exchange_.PeerLost(kOther, absl::UnavailableError("lost"), now_);
+        exchange_.PeerLost(in_.Below(2) == 0 ? kOther : kThird, absl::UnavailableError("lost"), now_);
         break;
       case 3:
         Start(group.value, ++formation_);
@@ -186,6 +196,11 @@ class World {
         break;
       }
     }
+  }
+
+  Incarnation Sender() {
+    constexpr Incarnation kSenders[] = {Incarnation(5), kThird, kOther, kOther};
+    return kSenders[in_.Below(4)];
   }
 
   PeerOperation Operation() { return {GroupId(1 + in_.Below(4)), Formation(1), in_.Below(6)}; }
@@ -248,7 +263,8 @@ class World {
   void Do(const OpenWire& e) { EPD_FUZZ_CHECK(wires_.insert(e.operation).second); }
   void Do(const CloseWire& e) { EPD_FUZZ_CHECK(wires_.erase(e.operation) == 1); }
   void Do(const SendRowsAhead& e) {
-    EPD_FUZZ_CHECK(e.peer == kOther && !e.stages.empty());
+    EPD_FUZZ_CHECK(e.destinations.contains(kOther) && !e.destinations.contains(kSelf));
+    EPD_FUZZ_CHECK(!e.stages.empty());
     if (in_.Below(8) == 1) {
       exchange_.RowsAheadRefused(e.operation, e.stages[0].rank, absl::DataLossError("x"), now_);
     } else {

@@ -18,6 +18,12 @@ constexpr absl::Duration kShortestComparison = absl::Milliseconds(100);
 // Operations of a tenant that are named in the log until the next comparison.
 constexpr int kWarnedAtOnce = 8;
 
+// Of one that gathers: who has not come, else whose rows have not.
+std::string NameAwaited(const Operation& operation) {
+  return NameRanks(*operation.tenant, operation.WaitingFor(),
+                   operation.Any(PartState::kAbsent) ? "absent" : "publish");
+}
+
 }  // namespace
 
 void DeadlineWatch::Tick() {
@@ -78,7 +84,7 @@ void DeadlineWatch::LookAtGathering(Operation& operation) {
     failures_.EndGeneration(
         tenant, absl::DeadlineExceededError(absl::StrCat(
                     operation.Describe(), " waits ", InMilliseconds(age), " for ",
-                    NameRanks(tenant, operation.WaitingFor(), "absent"),
+                    NameAwaited(operation),
                     "; look at these processes, or raise the absent deadline [EPD-1202]")));
     return;
   }
@@ -106,7 +112,7 @@ void DeadlineWatch::WarnOfAbsent(const Operation& operation, absl::Duration age)
   std::string text =
       absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value,
                    " phase=announce: ", operation.Describe(), " waits ", InMilliseconds(age),
-                   " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
+                   " for ", NameAwaited(operation));
   if (const Operation* other = FindCrossed(operation, table_.FindUndecided(tenant));
       other != nullptr) {
     absl::StrAppend(&text, "; crossed order: ", other->Describe(),

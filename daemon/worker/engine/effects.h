@@ -240,8 +240,8 @@ inline RowsName NameRows(Incarnation from, const PeerMessage& message) {
   return {from, message.group, message.formation, message.key, rank};
 }
 
-// Send what ranks of this worker have staged in their eager buffers, each behind its message, before anything that the peer
-// is told afterwards; report it with Exchange::RowsAheadSent. The stages are client memory: any bytes; nothing reads
+// Send what ranks of this worker have staged in their eager buffers, each behind its message, before anything that the peers
+// are told afterwards; report it with Exchange::RowsAheadSent. The stages are client memory: any bytes; nothing reads
 // them once the effect returns.
 struct SendRowsAhead {
   struct Stage {
@@ -255,8 +255,7 @@ struct SendRowsAhead {
   GroupId group;
   Formation formation;
   ArenaSetId set;
-  Incarnation peer;
-  std::vector<Rank> destinations;  // All of the peer's.
+  std::map<Incarnation, std::vector<Rank>> destinations;  // All of each peer's.
   std::vector<Stage> stages;
 };
 

@@ -24,6 +24,12 @@ void Failures::EndDirectOf(const Tenant& tenant) {
   if (tenant.goes_direct) event_.Add(EndDirect{.set = tenant.set});
 }
 
+void Failures::Fail(Operation& operation, const absl::Status& cause) {
+  if (operation.undecided() && operation.tenant->peers.has_value())
+    TellRowsOver(operation, messenger_);
+  phases_.Fail(operation, cause);
+}
+
 void Failures::FailWithExecution(Operation& operation, const absl::Status& cause) {
   Tenant& tenant = *operation.tenant;
   const OperationKey key = operation.key;
@@ -57,7 +63,7 @@ void Failures::FailLocally(Tenant& tenant, const OperationKey& key, const absl::
     may_come[r] = tenant.local(r) && (!key.named || operation == nullptr ||
                                       operation->parts[r].state == PartState::kAbsent);
   }
-  if (operation != nullptr) phases_.Fail(*operation, cause);
+  if (operation != nullptr) Fail(*operation, cause);
   if (!unsynchronised) FailExecution(tenant, key, cause, std::move(may_come));
 }
 
@@ -75,7 +81,7 @@ void Failures::FailExecution(Tenant& tenant, const OperationKey& key, const absl
   if (key.named) return;
   for (Operation* operation : table_.FindUndecided(tenant, key.execution)) {
     if (operation->phase != Phase::kGathering || operation->key.named) continue;
-    phases_.Fail(*operation, cause);
+    Fail(*operation, cause);
   }
 }
 

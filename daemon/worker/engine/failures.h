@@ -72,6 +72,8 @@ class Failures {
   void PeerLost(Tenant& tenant, Incarnation peer, const absl::Status& cause);
 
  private:
+  // What its ranks' rows went ahead to hears that they are over.
+  void Fail(Operation& operation, const absl::Status& cause);
   void FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                    bool unsynchronised);
   void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,

@@ -36,7 +36,12 @@ Operation* LeaderProtocol::HandleMessage(Tenant& tenant, Incarnation from,
   } else if (message.step == LeaderStep::kFailed && from_leader) {
     parts_.failures.OnFailed(tenant, message);
   } else if (message.step == LeaderStep::kRows) {
-    parts_.ahead.Take(tenant, from, message);
+    return parts_.ahead.Take(tenant, from, message);
+  } else if (message.step == LeaderStep::kRowsOver) {
+    parts_.ahead.TakeOver(tenant, from, message);
+  } else if (tenant.ended.ok() && tenant.peers->leads() &&
+             message.step == LeaderStep::kRowsLanded) {
+    return parts_.ahead.TakeLanded(tenant, from, message);
   } else if (tenant.ended.ok() && tenant.peers->leads() && message.step == LeaderStep::kAnnounce) {
     return OnAnnounce(tenant, from, message);
   } else if (tenant.ended.ok()) {

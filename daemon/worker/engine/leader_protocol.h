@@ -37,7 +37,7 @@ class LeaderProtocol {
   explicit LeaderProtocol(const Parts& parts) : parts_(parts) {}
 
   // Handles what `from`, a worker of the tenant, says. Returns the operation that more ranks have announced by it, or
-  // null.
+  // more rows have come for, or null.
   Operation* HandleMessage(Tenant& tenant, Incarnation from, const PeerMessage& message);
 
   // This worker's ranks, or those that have come, have announced the operation.

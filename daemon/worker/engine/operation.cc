@@ -3,8 +3,27 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/tenant.h"
 
 namespace epd {
+namespace {
+
+// Whose rows have not come ahead, or, if all have, whose workers have not said that they have all rows.
+std::vector<Rank> RanksBehind(const Operation& operation) {
+  const TenantPeers& peers = *operation.tenant->peers;
+  const OperationPeers::Ahead& ahead = operation.peers.ahead;
+  std::vector<Rank> late;
+  std::vector<Rank> waiting;
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    const Incarnation worker = peers.node_of_rank[r];
+    if (worker == peers.self) continue;
+    if (!ahead.landed.contains(Rank(r))) late.push_back(Rank(r));
+    if (peers.leads() && !ahead.landed_at.contains(worker)) waiting.push_back(Rank(r));
+  }
+  return late.empty() ? waiting : late;
+}
+
+}  // namespace
 
 std::vector<Rank> Operation::In(PartState state) const {
   std::vector<Rank> ranks;
@@ -21,8 +40,10 @@ bool Operation::Any(PartState state) const {
 
 std::vector<Rank> Operation::WaitingFor() const {
   switch (phase) {
-    case Phase::kGathering:
-      return In(PartState::kAbsent);
+    case Phase::kGathering: {
+      std::vector<Rank> absent = In(PartState::kAbsent);
+      return absent.empty() && peers.ahead.sent ? RanksBehind(*this) : absent;
+    }
     case Phase::kAdmitted:
       return In(PartState::kCopying);
     case Phase::kGood:

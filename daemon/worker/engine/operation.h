@@ -6,7 +6,7 @@
 //       by a communicator:  kMoving once the own ranks have published, then kAdmitted again
 //       several nodes:  kMoving once the own ranks have published and all rows are here, then kAdmitted again
 //   all rows in eager buffers:  kGathering --all announced--> kGood, without a region
-//     two workers:  the same, and kGathering --leader's word--> kGood on the other one
+//     several workers:  the same once all have all rows, and kGathering --leader's word--> kGood on the others
 //   any but kGood --cause--> kFailed --nobody copies or reads--> (closed)
 #pragma once
 
@@ -59,9 +59,11 @@ struct OperationPeers {
     bool begun = false;    // All ranks here have announced: whether rows go ahead is settled.
     bool sending = false;  // They are not under way yet.
     bool sent = false;
-    // The eager buffer of the other worker's ranks' arenas here.
+    // The eager buffer of other workers' ranks' arenas here.
     std::optional<uint8_t> landing = {};
-    std::set<Rank> landed = {};  // Whose rows stand there.
+    std::set<Rank> landed = {};               // Whose rows stand there.
+    bool told_landed = false;                 // This worker has said kRowsLanded.
+    std::set<Incarnation> landed_at = {};     // Who has said so; the leader's.
   } ahead = {};
 };
 

@@ -210,6 +210,7 @@ void OperationSteps::HandleAnnounced(Operation& operation) {
   const bool all = !operation.Any(PartState::kAbsent);
   if (!operation.tenant->leads()) {
     if (all || IsUnsynchronised(operation)) parts_.leader.TellAnnounced(operation);
+    parts_.ahead.TellLanded(operation);
   } else if (all) {
     HandleAllAnnounced(operation);
   } else if (IsUnsynchronised(operation)) {

@@ -14,9 +14,12 @@
 // of the group, and tells it to everybody (kIssue). Who has been told takes part, whatever else happens, and
 // a failed operation without a turn is cancelled once its leader has said that it failed.
 //
-// Small rows between two workers go ahead (rows_ahead.h): each sends the rows of its ranks (kRows) once all have
-// announced with rows in eager buffers, then its announce; the leader decides as soon as it has both. If a call does not go so on one
-// of the two, the leader asks for regions as above, and rows that went ahead are dropped.
+// Small rows go ahead (rows_ahead.h): each worker sends the rows of its ranks to all others (kRows) once all have
+// announced with rows in eager buffers, then its announce. With two workers the leader decides as soon as it has both; with more, each
+// says when it has the rows of all others (kRowsLanded), and the leader decides when everybody has. If a call does not go so on one
+// of them, the leader asks for regions as above, and rows that went ahead are dropped. Rows of more than two workers can come
+// behind all that is said of their operation, on a stream of their own: who has sent them says behind them that they are over
+// (kRowsOver), unless the operation is good.
 //
 // No deadlock: an operation with an older ticket has younger grants taken back (kRevoke), which the
 // leader does (kRevoked) unless it has admitted; so the oldest one that waits gets its regions
@@ -93,6 +96,8 @@ enum class LeaderStep : uint8_t {
   kStreamsIdle,   // nothing
   kSealed,        // nothing
   kRows,  // key, said: one rank's, of which nothing but the rank counts, failures_seen; its rows come along
+  kRowsLanded,  // key, failures_seen
+  kRowsOver,    // key
 };
 
 struct PeerMessage {

@@ -11,7 +11,7 @@
 namespace epd {
 namespace {
 
-// Whether own rows are on the stream and all others' have landed.
+// Whether own rows are on the streams and all others' have landed.
 bool IsComplete(const Operation& operation) {
   size_t num_remote = 0;
   for (uint32_t r = 0; r < operation.parts.size(); ++r) num_remote += !operation.tenant->local(r);
@@ -19,7 +19,13 @@ bool IsComplete(const Operation& operation) {
   return ahead.sent && ahead.landed.size() == num_remote;
 }
 
-// Where the other worker's ranks' rows stand here.
+// Whether that is so on all workers. The leader's announces say it where they are two.
+bool IsCompleteEverywhere(const Operation& operation) {
+  const size_t num_others = operation.tenant->peers->nodes.size() - 1;
+  return IsComplete(operation) && operation.peers.ahead.landed_at.size() == num_others;
+}
+
+// Where other workers' ranks' rows stand here.
 void NameLanding(Operation& operation) {
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (operation.tenant->local(r)) continue;
@@ -52,15 +58,16 @@ bool RowsAhead::Sends(Operation& operation) {
     for (const Rank rank : waiting->second) Land(operation, rank);
     peers.rows_ahead.erase(waiting);
   }
-  const Incarnation to = peers.nodes[peers.nodes[0].worker == peers.self ? 1 : 0].worker;
   const EagerArea eager = parts_.staging.FindEagerArea(tenant.set);
   SendRowsAhead send{.operation = operation.id,
                      .group = tenant.start.group,
                      .formation = tenant.start.formation,
                      .set = tenant.set,
-                     .peer = to,
-                     .destinations = peers.RanksOf(to),
+                     .destinations = {},
                      .stages = {}};
+  for (const PeerWorker& node : peers.nodes) {
+    if (node.worker != peers.self) send.destinations[node.worker] = peers.RanksOf(node.worker);
+  }
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (!tenant.local(r)) continue;
     const Announcement& said = operation.parts[r].said;
@@ -98,7 +105,11 @@ bool RowsAhead::Keep(Tenant& tenant, Operation* operation, Incarnation from,
     return true;
   }
   size_t num_waiting = 0;
-  for (const auto& [unused, ranks] : peers.rows_ahead) num_waiting += ranks.size();
+  for (const auto& [unused, ranks] : peers.rows_ahead) {
+    num_waiting += static_cast<size_t>(std::count_if(ranks.begin(), ranks.end(), [&](Rank other) {
+      return peers.node_of_rank[other.value] == from;
+    }));
+  }
   if (num_waiting >= shm::kMaxEagerBuffers * peers.RanksOf(from).size()) {
     parts_.event.Add(DropRows{NameRows(from, message)});
     return false;
@@ -126,18 +137,62 @@ bool RowsAhead::Sent(Operation& operation) {
   return ahead.sent = true;
 }
 
-void RowsAhead::Take(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+Operation* RowsAhead::Take(Tenant& tenant, Incarnation from, const PeerMessage& message) {
   Operation* operation = parts_.table.Find(tenant, message.key);
-  if (Keep(tenant, operation, from, message)) return;
+  if (Keep(tenant, operation, from, message)) {
+    if (operation == nullptr) return nullptr;
+    TellLanded(*operation);
+    return CanBeDecided(*operation) ? operation : nullptr;
+  }
   parts_.failures.EndGeneration(
       tenant, absl::DataLossError(absl::StrCat(
                   NameRanks(tenant, tenant.peers->RanksOf(from), "announce"),
                   ": their worker sends rows of more calls than its ranks can have open; run one "
                   "version of epd on all nodes")));
+  return nullptr;
+}
+
+bool RowsAhead::CanBeDecided(const Operation& operation) {
+  return operation.tenant->leads() && operation.phase == Phase::kGathering &&
+         !operation.tenant->peers->are_two() && IsCompleteEverywhere(operation);
+}
+
+void RowsAhead::TellLanded(Operation& operation) {
+  const Tenant& tenant = *operation.tenant;
+  OperationPeers::Ahead& ahead = operation.peers.ahead;
+  if (tenant.leads() || tenant.peers->are_two() || !tenant.ended.ok()) return;
+  if (!IsComplete(operation) || std::exchange(ahead.told_landed, true)) return;
+  PeerMessage message = About(LeaderStep::kRowsLanded, operation.key, absl::OkStatus());
+  message.failures_seen = tenant.peers->last_failure;
+  parts_.messenger.Send(tenant, tenant.peers->leader, std::move(message));
+}
+
+Operation* RowsAhead::TakeLanded(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+  if (parts_.failures.IsVoid(tenant, message)) return nullptr;
+  Operation* operation = parts_.table.Find(tenant, message.key);
+  if (operation == nullptr || from == tenant.peers->self) return nullptr;
+  operation->peers.ahead.landed_at.insert(from);
+  return CanBeDecided(*operation) ? operation : nullptr;
+}
+
+void RowsAhead::TakeOver(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+  TenantPeers& peers = *tenant.peers;
+  const auto waiting = peers.rows_ahead.find(message.key);
+  if (waiting == peers.rows_ahead.end()) return;
+  std::erase_if(waiting->second, [&](Rank rank) {
+    if (peers.node_of_rank[rank.value] != from) return false;
+    parts_.event.Add(DropRows{NameOf(tenant, message.key, rank)});
+    return true;
+  });
+  if (waiting->second.empty()) peers.rows_ahead.erase(waiting);
 }
 
 void RowsAhead::Decide(Operation& operation) {
-  if (!IsComplete(operation)) return RefuseIncomplete(operation);
+  if (!operation.tenant->peers->are_two()) {
+    if (!IsCompleteEverywhere(operation)) return;  // It comes again.
+  } else if (!IsComplete(operation)) {
+    return RefuseIncomplete(operation);
+  }
   operation.peers.number = operation.id.value;
   PeerMessage message = About(LeaderStep::kDecided, operation);
   message.key = operation.key;
@@ -155,7 +210,7 @@ void RowsAhead::TakeWord(Tenant& tenant, const PeerMessage& message) {
   parts_.phases.DecideGood(*operation);
 }
 
-// The streams are ordered, so a worker of this version does not do it.
+// What is said is said in order, so a worker of this version does not do it.
 void RowsAhead::RefuseIncomplete(Operation& operation) {
   parts_.failures.EndGeneration(
       *operation.tenant,
@@ -166,6 +221,7 @@ void RowsAhead::RefuseIncomplete(Operation& operation) {
 
 void RowsAhead::GiveUp(Operation& operation) {
   OperationPeers::Ahead& ahead = operation.peers.ahead;
+  TellRowsOver(operation, parts_.messenger);
   if (ahead.landing.has_value()) {
     parts_.staging.FreeLanding(operation.tenant->set, *ahead.landing);
   }

@@ -92,10 +92,10 @@ struct Tenant {
   size_t bytes_remembered() const { return executions.bytes() + past->bytes(); }
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
-    return !worker_executor() && (!peers.has_value() || peers->nodes.size() == 2) && set &&
-           !start.on_device() && num_ranks() <= limits::kEagerRanks;
+    return !worker_executor() && set && !start.on_device() &&
+           num_ranks() <= limits::kEagerRanks;
   }
-  // Its small rows go between its two workers ahead of the announce.
+  // Its small rows go between its workers ahead of the announce.
   bool sends_ahead() const { return peers.has_value() && may_send_eagerly(); }
   // Its ranks may make calls for themselves.
   bool may_go_direct() const {

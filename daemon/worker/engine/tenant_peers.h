@@ -38,6 +38,8 @@ struct TenantPeers {
   bool broken_reported = false;
 
   bool leads() const { return self == leader; }
+  // Then all that is said of an operation is on one stream each way.
+  bool are_two() const { return nodes.size() == 2; }
   bool Serves(Incarnation node) const;
   std::vector<Rank> RanksOf(Incarnation node) const;
 };

@@ -31,6 +31,16 @@ inline void DropRowsOf(Tenant& tenant, const OperationKey& failed, EngineEvent& 
   DropWaitingRows(tenant, event, [&](const OperationKey& key) { return Covers(failed, key); });
 }
 
+// Says behind rows of this worker that went ahead to several that nobody will want them. What is said between two workers
+// stands behind their rows anyway.
+inline void TellRowsOver(const Operation& operation, PeerMessenger& messenger) {
+  const Tenant& tenant = *operation.tenant;
+  const OperationPeers::Ahead& ahead = operation.peers.ahead;
+  if ((!ahead.sending && !ahead.sent) || tenant.peers->are_two()) return;
+  messenger.SendToOthers(tenant,
+                         About(LeaderStep::kRowsOver, operation.key, absl::OkStatus()));
+}
+
 // The formation has ended.
 inline void DropAllRows(Tenant& tenant, EngineEvent& event) {
   DropWaitingRows(tenant, event, [](const OperationKey&) { return true; });

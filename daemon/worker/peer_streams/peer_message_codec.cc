@@ -110,7 +110,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in, LastSubject& las
   PeerMessage message;
   const uint32_t step = in.step();
   const bool known = step >= static_cast<uint32_t>(LeaderStep::kAnnounce) &&
-                     step <= static_cast<uint32_t>(LeaderStep::kRows);
+                     step <= static_cast<uint32_t>(LeaderStep::kRowsOver);
   const LastSubject subject = GetSubject(in, last);
   if (!known || !subject.has_value()) return std::nullopt;
   if (in.said_size() > static_cast<int>(limits::kPlanRanks)) return std::nullopt;

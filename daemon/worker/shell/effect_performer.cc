@@ -379,10 +379,11 @@ void EffectPerformer::Run(const SendRowsAhead& effect) {
       const absl::StatusOr<char*> mapped = set->Map(stage.arena);
       sent = mapped.status();
       if (sent.ok()) {
-        sent = wire_->SendAhead(
-            effect.peer, stage.message,
-            MakeStage(tenant->second, *mapped + stage.offset, stage.said, stage.rank),
-            effect.destinations);
+        const StageToSend made =
+            MakeStage(tenant->second, *mapped + stage.offset, stage.said, stage.rank);
+        for (const auto& [peer, ranks] : effect.destinations) {
+          if (sent.ok()) sent = wire_->SendAhead(peer, stage.message, made, ranks);
+        }
       }
     }
     if (!sent.ok()) return exchange_.RowsAheadRefused(effect.operation, stage.rank, sent, now_);

@@ -1,14 +1,16 @@
-// Goal: two workers whose small rows go ahead of their announces end two operations alike, with every rank's rows where they are
-// read, in every order in which ranks, messages and rows can come, whether all rows are small, one is not, one call is
-// wrong, a stage is damaged, a rank dies, the workers lose each other or the group drains in order, which each of them
+// Goal: two workers whose small rows go ahead of their announces end two operations alike, and three of them one, with every rank's
+// rows where they are read, in every order in which ranks, messages and rows can come, whether all rows are small, one is not, one
+// call is wrong, a stage is damaged, a rank dies, two workers lose each other or the group drains in order, which each of them
 // hears at a time of its own and no rank before its own worker; and each planted mistake is found.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <set>
 #include <string>
@@ -17,13 +19,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/worker/engine/exchange.h"
 #include "tests/unit/daemon/worker/world/make_request.h"
 
 namespace epd {
 namespace {
 
-constexpr int kNumSides = 2;  // Worker and rank s; worker 0 leads.
 constexpr uint32_t kNumOperations = 2;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kBuffer = 2 * kPage;
@@ -36,7 +38,7 @@ enum class Fault {
   kDamaged,
   kLeaderDamaged,
   kDies,
-  kCut,
+  kCut,           // One worker and the leader, or another one, lose each other.
   kDrains,
   kDrainsAndCut,
 };
@@ -47,6 +49,8 @@ enum class Sabotage {
   kLandAside,          // Rows are written into another eager buffer.
   kKeepRows,           // Rows that nobody wants are kept.
   kDrainUnmarked,      // The worker is not told that the drain is in order.
+  kDecideEarly,        // The leader takes an announce for word of all rows.
+  kForgetOver,         // Nobody hears that rows are over.
 };
 
 struct Model {
@@ -54,6 +58,7 @@ struct Model {
   Fault fault = Fault::kNone;
   Sabotage sabotage = Sabotage::kNone;
   const char* violation = "";
+  int num_sides = 2;  // Worker and rank s; worker 0 leads.
 };
 void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
 
@@ -75,26 +80,37 @@ struct Side {
                   .self = Incarnation(static_cast<uint64_t>(index) + 1)}) {}
 
   Exchange exchange;
-  std::deque<PeerMessage> messages;  // To it.
-  std::deque<std::pair<PeerOperation, Rank>> rows;
+  // To it, by sender.
+  std::map<int, std::deque<PeerMessage>> messages;
+  std::map<int, std::deque<std::pair<PeerOperation, Rank>>> rows;
   std::set<RowsName> held;
   std::map<std::pair<int, uint64_t>, RowsName> standing;  // By arena and offset.
   std::array<Call, kNumOperations + 1> calls;             // The last one comes first.
   bool drains = false;
   int num_drained = 0;
-  std::string history;
+  std::vector<std::string> history;
 };
+
+// Messages that only count, or change nothing but what waits: next to each other on one side their order is taken to make no
+// difference where that makes a walk of three sides whole. ThreeAllSmall does without.
+bool IsCounted(LeaderStep step) {
+  return step == LeaderStep::kRows || step == LeaderStep::kRowsLanded ||
+         step == LeaderStep::kRowsOver || step == LeaderStep::kFailedSeen ||
+         step == LeaderStep::kGranted || step == LeaderStep::kPublished;
+}
+constexpr char kCounted = '+';  // How such an event's name begins.
 
 class World {
  public:
   explicit World(const Model& model) : model_(model) {
-    for (int s = 0; s < kNumSides; ++s) {
+    for (int s = 0; s < num_sides(); ++s) sides_.emplace_back(s);
+    for (int s = 0; s < num_sides(); ++s) {
       sides_[s].exchange.AddSession(SessionId(1));
       EXPECT_TRUE(sides_[s].exchange.StartTenant(StartOf(s), now_).ok());
       Perform(s);
     }
     // An operation through regions tells the ranks of eager buffers.
-    for (int s = 0; s < kNumSides; ++s) Announce(s, kNumOperations);
+    for (int s = 0; s < num_sides(); ++s) Announce(s, kNumOperations);
     while (true) {
       const std::vector<std::function<void()>> choices = Choices();
       if (choices.empty()) break;
@@ -102,45 +118,70 @@ class World {
     }
     warm_ = true;
     for (Side& side : sides_) side.history.clear();
+    // With more that can come at any time there are too many states.
+    for (int s = 1; drains() && num_sides() > 2 && s < num_sides(); ++s) Announce(s, first());
   }
 
   std::vector<std::function<void()>> Choices() {
     std::vector<std::function<void()>> choices;
-    for (int s = 0; s < kNumSides; ++s) {
+    for (int s = 0; s < num_sides(); ++s) {
       Side& side = sides_[s];
-      if (!side.messages.empty()) choices.push_back([this, s] { Deliver(s); });
-      if (!side.rows.empty()) choices.push_back([this, s] { Land(s); });
+      for (const auto& [from, messages] : side.messages)
+        if (!messages.empty()) choices.push_back([this, s, from] { Deliver(s, from); });
+      for (const auto& [from, rows] : side.rows)
+        if (!rows.empty()) choices.push_back([this, s, from] { Land(s, from); });
       for (uint32_t k = 0; k <= kNumOperations; ++k) {
         const State state = side.calls[k].state;
         if (state == State::kCopying || state == State::kReading)
           choices.push_back([this, s, k] { Step(s, k); });
-        if (warm_ && k >= first() && k < kNumOperations && state == State::kNew && !dead_[s])
+        if (warm_ && k >= first() && k < kNumOperations && state == State::kNew && !dead_.contains(s))
           choices.push_back([this, s, k] { Announce(s, k); });
       }
     }
-    for (int s = 0; s < kNumSides; ++s) {
-      if (warm_ && drains() && !sides_[s].drains) choices.push_back([this, s] { Drain(s); });
+    for (int s = 0; s < 2; ++s) {  // A third one hears with the second one.
+      if (!warm_ || !drains() || sides_[s].drains) continue;
+      choices.push_back([this, s] {
+        for (int also = s; also == s || (s == 1 && also < num_sides()); ++also) Drain(also);
+      });
     }
-    if (warm_ && cuts() && !cut_) choices.push_back([this] { Cut(); });
-    for (int s = 0; s < kNumSides; ++s) {
-      if (warm_ && model_.fault == Fault::kDies && !dead_[0] && !dead_[1])
+    for (int s = 1; s < num_sides(); ++s) {
+      for (int other = 0; warm_ && cuts() && !cut_.has_value() && other < s; ++other)
+        if (s - other == 1) choices.push_back([this, other, s] { Cut(other, s); });
+    }
+    for (int s = 0; s < 2; ++s) {  // Others are like the second one.
+      if (warm_ && model_.fault == Fault::kDies && dead_.empty())
         choices.push_back([this, s] { Die(s); });
     }
     return choices;
   }
 
-  // What a worker has seen says all of its state, and both all of the streams'.
-  std::string Digest() const { return absl::StrCat(sides_[0].history, "|", sides_[1].history); }
+  // What a worker has seen says all of its state, and all of them all of the streams'.
+  std::string Digest() const {
+    std::string all;
+    for (const Side& side : sides_) {
+      std::vector<std::string> events = side.history;
+      const bool sorts = num_sides() > 2 && model_.fault != Fault::kNone;
+      for (auto begin = events.begin(); sorts && begin != events.end();) {
+        const auto end = std::find_if(begin, events.end(), [](const std::string& event) {
+          return event[0] != kCounted;
+        });
+        std::sort(begin, end);
+        begin = end == events.end() ? end : end + 1;
+      }
+      absl::StrAppend(&all, absl::StrJoin(events, ""), "|");
+    }
+    return all;
+  }
   const std::string& violation() const { return violation_; }
 
   // Nothing can happen any more.
   void Rest() {
     const bool faultless = model_.fault == Fault::kNone || model_.fault == Fault::kOneIsLarge;
-    for (int s = 0; s < kNumSides; ++s) {
+    for (int s = 0; s < num_sides(); ++s) {
       Side& side = sides_[s];
       for (uint32_t k = first(); k < kNumOperations; ++k) {
         const Call& call = side.calls[k];
-        if (dead_[s]) continue;
+        if (dead_.contains(s)) continue;
         if (call.state != State::kOver) Violate("a call waits for ever");
         if (faultless && !call.status.ok()) Violate("a call has failed that nobody had wrong");
       }
@@ -150,14 +191,20 @@ class World {
       if (side.exchange.staging().num_landings() != 0) Violate("a landing stays taken");
     }
     // The leader's word can be lost with its stream.
-    const bool alike = !cuts() && model_.fault != Fault::kDies;
-    for (uint32_t k = 0; alike && k < kNumOperations; ++k) {
-      if (sides_[0].calls[k].status.ok() != sides_[1].calls[k].status.ok())
-        Violate("good on one rank and failed on the other");
+    const bool alike = (!cut_.has_value() || cut_->first != 0) && model_.fault != Fault::kDies;
+    for (const Side& side : sides_) {
+      for (uint32_t k = 0; alike && k < kNumOperations; ++k) {
+        if (sides_[0].calls[k].status.ok() != side.calls[k].status.ok())
+          Violate("good on one rank and failed on another");
+      }
     }
   }
 
  private:
+  int num_sides() const { return model_.num_sides; }
+  bool IsCut(int a, int b) const {
+    return cut_.has_value() && *cut_ == std::pair(std::min(a, b), std::max(a, b));
+  }
   bool drains() const {
     return model_.fault == Fault::kDrains || model_.fault == Fault::kDrainsAndCut;
   }
@@ -166,6 +213,7 @@ class World {
   // With the steps of a region, or an event that can come at any time, a second operation makes too many states.
   uint32_t first() const {
     const Fault fault = model_.fault;
+    if (num_sides() > 2) return 1;
     return fault == Fault::kNone || fault == Fault::kOneIsWrong || fault == Fault::kDamaged ||
                    fault == Fault::kLeaderDamaged
                ? 0
@@ -180,11 +228,11 @@ class World {
     TenantStart start{.group = kGroup,
                       .epoch = Epoch(3),
                       .formation = Formation(1),
-                      .spec = MakeSpec(kNumSides),
+                      .spec = MakeSpec(static_cast<uint32_t>(num_sides())),
                       .members = {},
                       .bases = {},
                       .base_cause = absl::AbortedError("before")};
-    for (int s = 0; s < kNumSides; ++s) {
+    for (int s = 0; s < num_sides(); ++s) {
       const NodeId node{absl::StrCat("n", s)};
       RankHolder member =
           MakeMember(static_cast<uint32_t>(s), s == at ? SessionId(1) : SessionId());
@@ -203,7 +251,7 @@ class World {
   }
 
   void Announce(int s, uint32_t k) {
-    sides_[s].history += absl::StrCat("a", k);
+    sides_[s].history.push_back(absl::StrCat("a", k));
     Call& call = sides_[s].calls[k];
     call.state = State::kAnnounced;
     shm::SlotRequest request = MakeDispatch(
@@ -216,7 +264,7 @@ class World {
   }
 
   void Step(int s, uint32_t k) {
-    sides_[s].history += absl::StrCat("s", k);
+    sides_[s].history.push_back(absl::StrCat("s", k));
     Call& call = sides_[s].calls[k];
     const bool publishes = call.state == State::kCopying;
     if (!publishes && call.eager) CheckRows(s, k);
@@ -226,48 +274,58 @@ class World {
                   publishes ? shm::Step::kPublish : shm::Step::kPulled, call.operation));
   }
 
-  // The rows that the call has read are the other rank's of the same call.
+  // The rows that the call has read are the other ranks' of the same call.
   void CheckRows(int s, uint32_t k) {
-    const int other = 1 - s;
     const Call& call = sides_[s].calls[k];
-    const auto found =
-        sides_[s].standing.find({other, call.told[static_cast<size_t>(other)] * kBuffer});
-    if (found == sides_[s].standing.end() || found->second.key.ordinal != k ||
-        found->second.rank != Rank(static_cast<uint32_t>(other)))
-      Violate("good, and the other rank's rows are not there");
+    for (int other = 0; other < num_sides(); ++other) {
+      if (other == s) continue;
+      const auto found =
+          sides_[s].standing.find({other, call.told[static_cast<size_t>(other)] * kBuffer});
+      if (found == sides_[s].standing.end() || found->second.key.ordinal != k ||
+          found->second.rank != Rank(static_cast<uint32_t>(other)))
+        Violate("good, and the other rank's rows are not there");
+    }
   }
 
-  void Deliver(int s) {
+  void Deliver(int s, int sender) {
     Side& side = sides_[s];
-    auto next = side.messages.begin();
+    std::deque<PeerMessage>& messages = side.messages[sender];
+    auto next = messages.begin();
     const auto overtakes = [&](LeaderStep step) {
-      for (auto it = side.messages.begin(); it != side.messages.end(); ++it) {
+      for (auto it = messages.begin(); it != messages.end(); ++it) {
         if (it->step == step && next->step == LeaderStep::kRows && it->key == next->key) next = it;
       }
     };
     if (model_.sabotage == Sabotage::kAnnounceOvertakes) overtakes(LeaderStep::kAnnounce);
     if (model_.sabotage == Sabotage::kWordOvertakes) overtakes(LeaderStep::kDecided);
     const PeerMessage message = *next;
-    side.messages.erase(next);
-    side.history += absl::StrCat("m", static_cast<int>(message.step));
-    const Incarnation from(static_cast<uint64_t>(1 - s) + 1);
+    messages.erase(next);
+    side.history.push_back(
+        absl::StrCat(std::string(1, IsCounted(message.step) ? kCounted : 'm'),
+                     static_cast<int>(message.step), "/", sender));
+    const Incarnation from(static_cast<uint64_t>(sender) + 1);
     if (message.step == LeaderStep::kRows) side.held.insert(NameRows(from, message));
     side.exchange.Receive(from, message, now_);
+    if (model_.sabotage == Sabotage::kDecideEarly && message.step == LeaderStep::kAnnounce) {
+      PeerMessage early = message;
+      early.step = LeaderStep::kRowsLanded;
+      side.exchange.Receive(from, early, now_);
+    }
     Perform(s);
   }
 
-  void Land(int s) {
-    sides_[s].history += "l";
-    const auto [operation, rank] = sides_[s].rows.front();
-    sides_[s].rows.pop_front();
+  void Land(int s, int sender) {
+    sides_[s].history.push_back(absl::StrCat("+l", sender));
+    const auto [operation, rank] = sides_[s].rows[sender].front();
+    sides_[s].rows[sender].pop_front();
     sides_[s].exchange.RowsLanded(operation, rank, now_);
     Perform(s);
   }
 
   void Die(int s) {
-    dead_[s] = true;
+    dead_.insert(s);
     Side& side = sides_[s];
-    side.history += "d";
+    side.history.push_back("d");
     for (Call& call : side.calls) call.state = State::kOver;
     side.exchange.SessionDead(SessionId(1), absl::UnavailableError("killed"), false, now_);
     Perform(s);
@@ -276,27 +334,43 @@ class World {
   void Drain(int s) {
     Side& side = sides_[s];
     side.drains = true;
-    side.history += "D";
+    side.history.push_back("D");
     side.exchange.DrainTenant(kGroup, Formation(1), now_,
                               model_.sabotage != Sabotage::kDrainUnmarked);
     Perform(s);
   }
 
-  void Cut() {
-    cut_ = true;
-    for (int s = 0; s < kNumSides; ++s) {
-      sides_[s].messages.clear();
-      sides_[s].rows.clear();
+  void Cut(int a, int b) {
+    cut_ = {a, b};
+    for (const auto& [s, other] : {std::pair(a, b), std::pair(b, a)}) {
+      sides_[s].messages[other].clear();
+      sides_[s].rows[other].clear();
     }
-    for (int s = 0; s < kNumSides; ++s) {
-      sides_[s].history += "c";
-      sides_[s].exchange.PeerLost(Incarnation(static_cast<uint64_t>(1 - s) + 1),
+    for (const auto& [s, other] : {std::pair(a, b), std::pair(b, a)}) {
+      sides_[s].history.push_back(absl::StrCat("c", other));
+      sides_[s].exchange.PeerLost(Incarnation(static_cast<uint64_t>(other) + 1),
                                   absl::UnavailableError("cable"), now_);
       Perform(s);
     }
   }
 
+  static int SideOf(Incarnation worker) { return static_cast<int>(worker.value) - 1; }
+  void Post(int s, int to, const PeerMessage& message) {
+    const bool forgets =
+        model_.sabotage == Sabotage::kForgetOver && message.step == LeaderStep::kRowsOver;
+    if (!IsCut(s, to) && !forgets) sides_[to].messages[s].push_back(message);
+  }
+
   void Perform(int s) {
+    PerformOnly(s);
+    while (!due_.empty()) {
+      const auto [side, call] = due_.front();
+      due_.pop_front();
+      Step(side, call);
+    }
+  }
+
+  void PerformOnly(int s) {
     Exchange& exchange = sides_[s].exchange;
     for (Effects effects = exchange.TakeEffects(); !effects.empty();
          effects = exchange.TakeEffects()) {
@@ -306,21 +380,24 @@ class World {
 
   void Carry(int s, const Effect& effect) {
     Side& side = sides_[s];
-    Side& other = sides_[1 - s];
     if (const auto* commit = std::get_if<CommitPages>(&effect)) {
       side.exchange.PagesCommitted(commit->operation, absl::OkStatus(), now_);
     } else if (const auto* send = std::get_if<SendToPeer>(&effect)) {
-      if (!cut_) other.messages.push_back(send->message);
+      Post(s, SideOf(send->peer), send->message);
     } else if (const auto* rows = std::get_if<SendRows>(&effect)) {
-      if (!cut_) other.rows.emplace_back(rows->operation, rows->rank);
+      for (const auto& [peer, unused] : rows->destinations) {
+        const int to = SideOf(peer);
+        if (!IsCut(s, to)) sides_[to].rows[s].emplace_back(rows->operation, rows->rank);
+      }
     } else if (const auto* ahead = std::get_if<SendRowsAhead>(&effect)) {
       const bool damaged = ahead->stages[0].message.key.ordinal == 1 &&
-                           model_.fault == (s == 0 ? Fault::kLeaderDamaged : Fault::kDamaged);
+                           model_.fault == (s == 0 ? Fault::kLeaderDamaged : Fault::kDamaged) && s < 2;
       if (damaged) {
         return side.exchange.RowsAheadRefused(ahead->operation, ahead->stages[0].rank,
                                               absl::DataLossError("damaged"), now_);
       }
-      if (!cut_) other.messages.push_back(ahead->stages[0].message);
+      for (const auto& [peer, unused] : ahead->destinations)
+        Post(s, SideOf(peer), ahead->stages[0].message);
       side.exchange.RowsAheadSent(ahead->operation, now_);
     } else if (const auto* land = std::get_if<LandRows>(&effect)) {
       const uint64_t offset =
@@ -329,7 +406,7 @@ class World {
       for (uint32_t k = 0; k < kNumOperations; ++k) {
         const Call& call = side.calls[k];
         if (call.eager && call.state == State::kReading &&
-            call.told[static_cast<size_t>(1 - s)] * kBuffer == offset)
+            call.told[static_cast<size_t>(land->arena)] * kBuffer == offset)
           Violate("rows land where another call's are read");
       }
       side.standing[{land->arena, offset}] = land->name;
@@ -362,15 +439,20 @@ class World {
       } else {
         call.state = call.state == State::kPublished ? State::kReading : State::kOver;
       }
+      // With three sides there are states enough, and one call is nobody's way.
+      const auto k = static_cast<uint32_t>(&call - sides_[s].calls.data());
+      const bool steps = call.state == State::kCopying || call.state == State::kReading;
+      if (warm_ && num_sides() > 2 && steps) due_.emplace_back(s, k);
     }
   }
 
   const Model model_;
   const absl::Time now_ = absl::UnixEpoch();
-  std::array<Side, kNumSides> sides_ = {Side(0), Side(1)};
-  std::array<bool, kNumSides> dead_ = {};
+  std::deque<Side> sides_;
+  std::set<int> dead_;
+  std::deque<std::pair<int, uint32_t>> due_;  // Steps of a side's call.
   bool warm_ = false;
-  bool cut_ = false;
+  std::optional<std::pair<int, int>> cut_;  // The lower one first.
   uint32_t claim_ = 1;
   std::string violation_;
 };
@@ -381,27 +463,33 @@ struct Walk {
   size_t num_ends = 0;
 };
 
-// Every state that can be reached, each once: a path is begun anew for each choice, since states cannot be copied.
+// Every state that can be reached, each once. States cannot be copied: a path goes on by its first choice, and is begun anew
+// for each other one.
 Walk WalkAll(const Model& model) {
   Walk walk;
   std::set<std::string> seen;
   std::vector<std::vector<size_t>> paths = {{}};
   while (!paths.empty() && walk.violation.empty() && seen.size() < kMaxStates) {
-    const std::vector<size_t> path = std::move(paths.back());
+    std::vector<size_t> path = std::move(paths.back());
     paths.pop_back();
     World world(model);
     for (size_t choice : path) world.Choices()[choice]();
-    walk.violation = world.violation();
-    if (!seen.insert(world.Digest()).second) continue;
-    const size_t num_choices = world.Choices().size();
-    if (num_choices == 0) {
-      ++walk.num_ends;
-      world.Rest();
+    while (walk.violation.empty()) {
       walk.violation = world.violation();
-    }
-    for (size_t choice = 0; choice < num_choices; ++choice) {
-      paths.push_back(path);
-      paths.back().push_back(choice);
+      if (!seen.insert(world.Digest()).second) break;
+      const std::vector<std::function<void()>> choices = world.Choices();
+      if (choices.empty()) {
+        ++walk.num_ends;
+        world.Rest();
+        walk.violation = world.violation();
+        break;
+      }
+      for (size_t choice = 1; choice < choices.size(); ++choice) {
+        paths.push_back(path);
+        paths.back().push_back(choice);
+      }
+      path.push_back(0);
+      choices[0]();
     }
   }
   walk.num_states = seen.size();
@@ -438,6 +526,20 @@ constexpr Model kModels[] = {
     {"KeepRows", Fault::kOneIsLarge, Sabotage::kKeepRows, "rows stay held"},
     {"DrainUnmarked", Fault::kDrains, Sabotage::kDrainUnmarked,
      "refused for a drain of which its node does not know"},
+    {"ThreeAllSmall", Fault::kNone, Sabotage::kNone, "", 3},
+    {"ThreeOneIsLarge", Fault::kOneIsLarge, Sabotage::kNone, "", 3},
+    {"ThreeOneIsWrong", Fault::kOneIsWrong, Sabotage::kNone, "", 3},
+    {"ThreeDamaged", Fault::kDamaged, Sabotage::kNone, "", 3},
+    {"ThreeLeaderDamaged", Fault::kLeaderDamaged, Sabotage::kNone, "", 3},
+    {"ThreeDies", Fault::kDies, Sabotage::kNone, "", 3},
+    {"ThreeCut", Fault::kCut, Sabotage::kNone, "", 3},
+    {"ThreeDrains", Fault::kDrains, Sabotage::kNone, "", 3},
+    {"ThreeDecideEarly", Fault::kNone, Sabotage::kDecideEarly,
+     "a call has failed that nobody had wrong", 3},
+    {"ThreeDecideEarlyAndCut", Fault::kCut, Sabotage::kDecideEarly,
+     "good on one rank and failed on another", 3},
+    {"ThreeForgetOver", Fault::kOneIsLarge, Sabotage::kForgetOver, "rows stay held", 3},
+    {"ThreeForgetOverOfFailed", Fault::kOneIsWrong, Sabotage::kForgetOver, "rows stay held", 3},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, RowsAheadWalkTest, testing::ValuesIn(kModels),

@@ -69,6 +69,7 @@ void World::Bend(Worker& worker, Effects& effects) {
 bool World::Bend(PeerMessage& message) {
   if (Is(Sabotage::kLoseMessage) && OneIn(50)) return false;
   if (Is(Sabotage::kForgetLeadersWord) && message.step == LeaderStep::kDecided) return false;
+  if (Is(Sabotage::kForgetRowsLanded) && message.step == LeaderStep::kRowsLanded) return false;
   if (Is(Sabotage::kForgetRevoke) && message.step == LeaderStep::kRevoke) return false;
   if (Is(Sabotage::kFlipDecision) && message.step == LeaderStep::kDecided && OneIn(10)) {
     message.step = LeaderStep::kEnded;

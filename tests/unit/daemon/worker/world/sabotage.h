@@ -47,6 +47,7 @@ enum class Sabotage {
   kLandAside,             // Rows that have gone ahead are written into another eager buffer.
   kKeepRows,              // They are held although nobody wants them any more.
   kForgetLeadersWord,     // The other worker never hears what its leader has decided.
+  kForgetRowsLanded,      // The leader never hears that rows are with all workers.
   // Of GPUs' streams and who serves them.
   kAnswerAtOnce,   // An announce is answered although its site's last pulled is not claimed.
   kSpeakUnmapped,  // A session says that it has mapped new staging, and has not.

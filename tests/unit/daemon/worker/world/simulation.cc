@@ -125,9 +125,10 @@ void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& 
   Finish(world, result);
 }
 
-// Groups of four ranks on two workers, which lead by turns: small rows go ahead of their announce, larger ones through regions.
-void RunTwoWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
-  WorldOptions options{.num_workers = 2, .per_mille_of_moves_fail = 5, .pages_take_time = true};
+// Groups of two ranks a worker, which lead by turns: small rows go ahead of their announce, larger ones through regions.
+template <int kWorkers>
+void RunSmallRows(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
+  WorldOptions options{.num_workers = kWorkers, .per_mille_of_moves_fail = 5, .pages_take_time = true};
   // Room for more operations than there are eager buffers, or for few.
   options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 400) * kPage,
                     .eager = {.buffer_bytes = 2 * kPage,
@@ -147,15 +148,15 @@ void RunTwoWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResul
                           .time = absl::Microseconds(1)});
   for (int g = 0; g < 3; ++g) {
     Group group;
-    group.spec = MakeSpec(4);
+    group.spec = MakeSpec(2 * kWorkers);
     group.spec.name = absl::StrCat("g", g);
-    for (int r = 0; r < 4; ++r) {
-      group.worker_of.push_back((g + r / 2) % 2);
+    for (int r = 0; r < 2 * kWorkers; ++r) {
+      group.worker_of.push_back((g + r / 2) % kWorkers);
       group.members.push_back(callers.NewSession());
     }
     callers.AddGroup(std::move(group));
   }
-  callers.Run(3000);
+  callers.Run(kWorkers == 2 ? 3000 : 10000);
   result.tally["good"] = callers.num_good();
   result.tally["failed"] = callers.num_failed();
   result.tally["rows that went ahead"] = world.num_landed_ahead;
@@ -219,7 +220,15 @@ const Scenario kScenarios[] = {
       {"cancelled pages", 11}}},
     {"TwoWorkers",
      150,
-     RunTwoWorkers,
+     RunSmallRows<2>,
+     {{"good", 1001},
+      {"failed", 501},
+      {"rows that went ahead", 1001},
+      {"rows that went ahead in vain", 101},
+      {"formations", 51}}},
+    {"ThreeWorkers",
+     100,
+     RunSmallRows<3>,
      {{"good", 1001},
       {"failed", 501},
       {"rows that went ahead", 1001},
@@ -278,6 +287,8 @@ constexpr Planted kPlanted[] = {
     {"TwoWorkers", Sabotage::kLandAside, "LandAside", "truth"},
     {"TwoWorkers", Sabotage::kKeepRows, "KeepRows", "return"},
     {"TwoWorkers", Sabotage::kForgetLeadersWord, "ForgetLeadersWord", "progress"},
+    {"ThreeWorkers", Sabotage::kFlipDecision, "FlipDecision", "agreement"},
+    {"ThreeWorkers", Sabotage::kForgetRowsLanded, "ForgetRowsLanded", "progress"},
     {"StreamsWorkerMoves", Sabotage::kAnswerAtOnce, "AnswerAtOnce", "order"},
     {"StreamsWorkerMoves", Sabotage::kSpeakUnmapped, "SpeakUnmapped", "mapping"},
     {"StreamsWorkerMoves", Sabotage::kLeaveOpen, "LeaveOpen", "progress"},

@@ -256,17 +256,21 @@ struct World::Performer {
     }
   }
   void operator()(const SendRowsAhead& e) {
-    const int to = world.IndexOf(e.peer);
-    if (to < 0) world.on_unreachable(w.index, e.peer);
+    for (const auto& [peer, unused] : e.destinations) {
+      if (world.IndexOf(peer) < 0) world.on_unreachable(w.index, peer);
+    }
     for (const SendRowsAhead::Stage& stage : e.stages) {
       if (world.Fails(world.options_.per_mille_of_moves_fail)) {
         return w.exchange.RowsAheadRefused(e.operation, stage.rank, absl::DataLossError("damaged"),
                                            world.now);
       }
-      PeerMessage message = stage.message;
-      if (to < 0 || !world.Bend(message)) continue;
-      world.peer_streams_[{w.index, to}].push_back(std::move(message));
-      world.on_under_way(UnderWay::kMessage, w.index, to);
+      for (const auto& [peer, unused] : e.destinations) {
+        const int to = world.IndexOf(peer);
+        PeerMessage message = stage.message;
+        if (to < 0 || !world.Bend(message)) continue;
+        world.peer_streams_[{w.index, to}].push_back(std::move(message));
+        world.on_under_way(UnderWay::kMessage, w.index, to);
+      }
     }
     w.exchange.RowsAheadSent(e.operation, world.now);
   }
