@@ -125,7 +125,8 @@ class World {
 
   PeerMessage Message() {
     PeerMessage message;
-    message.step = static_cast<LeaderStep>(1 + in_.Below(static_cast<uint32_t>(LeaderStep::kRowsOver)));
+    message.step =
+        static_cast<LeaderStep>(1 + in_.Below(static_cast<uint32_t>(LeaderStep::kRowsOver)));
     message.group = GroupId(1 + in_.Below(4));
     message.formation = Formation(1 + in_.Below(2));
     message.clock = in_.Below(2) == 0 ? in_.Take<uint8_t>() : in_.Take<uint64_t>();
@@ -185,7 +186,8 @@ class World {
         exchange_.DrainTenant(group, Formation(formation_), now_);
         break;
       case 2:
-        exchange_.PeerLost(in_.Below(2) == 0 ? kOther : kThird, absl::UnavailableError("lost"), now_);
+        exchange_.PeerLost(in_.Below(2) == 0 ? kOther : kThird, absl::UnavailableError("lost"),
+                           now_);
         break;
       case 3:
         Start(group.value, ++formation_);

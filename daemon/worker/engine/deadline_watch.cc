@@ -18,10 +18,15 @@ constexpr absl::Duration kShortestComparison = absl::Milliseconds(100);
 // Operations of a tenant that are named in the log until the next comparison.
 constexpr int kWarnedAtOnce = 8;
 
-// Of one that gathers: who has not come, else whose rows have not.
+// What one that gathers waits for: ranks, rows that go ahead, or other workers' word that they have them.
 std::string NameAwaited(const Operation& operation) {
-  return NameRanks(*operation.tenant, operation.WaitingFor(),
-                   operation.Any(PartState::kAbsent) ? "absent" : "publish");
+  const std::vector<Rank> ranks = operation.WaitingFor();
+  const auto name = [&](const char* phase) { return NameRanks(*operation.tenant, ranks, phase); };
+  if (operation.Any(PartState::kAbsent) || ranks.empty()) return name("absent");
+  if (!operation.peers.ahead.landed.contains(ranks[0]))
+    return absl::StrCat("rows of ", name("publish"));
+  return absl::StrCat("word that all rows are at the worker of ", name("publish"),
+                      ", whose log says whose are not");
 }
 
 }  // namespace
@@ -82,10 +87,10 @@ void DeadlineWatch::LookAtGathering(Operation& operation) {
   const absl::Duration age = event_.now - operation.first_announce;
   if (age >= limit) {
     failures_.EndGeneration(
-        tenant, absl::DeadlineExceededError(absl::StrCat(
-                    operation.Describe(), " waits ", InMilliseconds(age), " for ",
-                    NameAwaited(operation),
-                    "; look at these processes, or raise the absent deadline [EPD-1202]")));
+        tenant,
+        absl::DeadlineExceededError(absl::StrCat(
+            operation.Describe(), " waits ", InMilliseconds(age), " for ", NameAwaited(operation),
+            "; look at these processes, or raise the absent deadline [EPD-1202]")));
     return;
   }
   const absl::Duration warn_after = tenant.start.spec.deadlines.warn_after;

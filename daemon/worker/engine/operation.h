@@ -61,9 +61,9 @@ struct OperationPeers {
     bool sent = false;
     // The eager buffer of other workers' ranks' arenas here.
     std::optional<uint8_t> landing = {};
-    std::set<Rank> landed = {};               // Whose rows stand there.
-    bool told_landed = false;                 // This worker has said kRowsLanded.
-    std::set<Incarnation> landed_at = {};     // Who has said so; the leader's.
+    std::set<Rank> landed = {};            // Whose rows stand there.
+    bool told_landed = false;              // This worker has said kRowsLanded.
+    std::set<Incarnation> landed_at = {};  // Who has said so; the leader's.
   } ahead = {};
 };
 

@@ -92,8 +92,7 @@ struct Tenant {
   size_t bytes_remembered() const { return executions.bytes() + past->bytes(); }
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
-    return !worker_executor() && set && !start.on_device() &&
-           num_ranks() <= limits::kEagerRanks;
+    return !worker_executor() && set && !start.on_device() && num_ranks() <= limits::kEagerRanks;
   }
   // Its small rows go between its workers ahead of the announce.
   bool sends_ahead() const { return peers.has_value() && may_send_eagerly(); }

@@ -37,8 +37,7 @@ inline void TellRowsOver(const Operation& operation, PeerMessenger& messenger) {
   const Tenant& tenant = *operation.tenant;
   const OperationPeers::Ahead& ahead = operation.peers.ahead;
   if ((!ahead.sending && !ahead.sent) || tenant.peers->are_two()) return;
-  messenger.SendToOthers(tenant,
-                         About(LeaderStep::kRowsOver, operation.key, absl::OkStatus()));
+  messenger.SendToOthers(tenant, About(LeaderStep::kRowsOver, operation.key, absl::OkStatus()));
 }
 
 // The formation has ended.

@@ -2,6 +2,7 @@
 // rows where they are read, in every order in which ranks, messages and rows can come, whether all rows are small, one is not, one
 // call is wrong, a stage is damaged, a rank dies, two workers lose each other or the group drains in order, which each of them
 // hears at a time of its own and no rank before its own worker; and each planted mistake is found.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,6 +27,8 @@
 namespace epd {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr uint32_t kNumOperations = 2;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kBuffer = 2 * kPage;
@@ -38,7 +41,7 @@ enum class Fault {
   kDamaged,
   kLeaderDamaged,
   kDies,
-  kCut,           // One worker and the leader, or another one, lose each other.
+  kCut,  // One worker and the leader, or another one, lose each other.
   kDrains,
   kDrainsAndCut,
 };
@@ -134,7 +137,8 @@ class World {
         const State state = side.calls[k].state;
         if (state == State::kCopying || state == State::kReading)
           choices.push_back([this, s, k] { Step(s, k); });
-        if (warm_ && k >= first() && k < kNumOperations && state == State::kNew && !dead_.contains(s))
+        if (warm_ && k >= first() && k < kNumOperations && state == State::kNew &&
+            !dead_.contains(s))
           choices.push_back([this, s, k] { Announce(s, k); });
       }
     }
@@ -162,9 +166,8 @@ class World {
       std::vector<std::string> events = side.history;
       const bool sorts = num_sides() > 2 && model_.fault != Fault::kNone;
       for (auto begin = events.begin(); sorts && begin != events.end();) {
-        const auto end = std::find_if(begin, events.end(), [](const std::string& event) {
-          return event[0] != kCounted;
-        });
+        const auto end = std::find_if(
+            begin, events.end(), [](const std::string& event) { return event[0] != kCounted; });
         std::sort(begin, end);
         begin = end == events.end() ? end : end + 1;
       }
@@ -173,6 +176,31 @@ class World {
     return all;
   }
   const std::string& violation() const { return violation_; }
+
+  // All announce; of the messages between others than `mute` and `deaf` all arrive.
+  void RunBut(int mute, int deaf) {
+    for (int s = 0; s < num_sides(); ++s) Announce(s, first());
+    for (bool found = true; found;) {
+      found = false;
+      for (int s = 0; s < num_sides(); ++s) {
+        for (int from = 0; from < num_sides(); ++from) {
+          if (sides_[s].messages[from].empty() || (from == mute && s == deaf)) continue;
+          found = true;
+          Deliver(s, from);
+        }
+      }
+    }
+  }
+  // What the side says of the group once nobody has come for so long.
+  std::string CauseAfter(int s, absl::Duration wait) {
+    now_ += wait;
+    sides_[s].exchange.Tick(now_);
+    for (const Effect& effect : sides_[s].exchange.TakeEffects()) {
+      if (const auto* broken = std::get_if<ReportTenantBroken>(&effect))
+        return std::string(broken->cause.message());
+    }
+    return "";
+  }
 
   // Nothing can happen any more.
   void Rest() {
@@ -300,9 +328,8 @@ class World {
     if (model_.sabotage == Sabotage::kWordOvertakes) overtakes(LeaderStep::kDecided);
     const PeerMessage message = *next;
     messages.erase(next);
-    side.history.push_back(
-        absl::StrCat(std::string(1, IsCounted(message.step) ? kCounted : 'm'),
-                     static_cast<int>(message.step), "/", sender));
+    side.history.push_back(absl::StrCat(std::string(1, IsCounted(message.step) ? kCounted : 'm'),
+                                        static_cast<int>(message.step), "/", sender));
     const Incarnation from(static_cast<uint64_t>(sender) + 1);
     if (message.step == LeaderStep::kRows) side.held.insert(NameRows(from, message));
     side.exchange.Receive(from, message, now_);
@@ -391,7 +418,8 @@ class World {
       }
     } else if (const auto* ahead = std::get_if<SendRowsAhead>(&effect)) {
       const bool damaged = ahead->stages[0].message.key.ordinal == 1 &&
-                           model_.fault == (s == 0 ? Fault::kLeaderDamaged : Fault::kDamaged) && s < 2;
+                           model_.fault == (s == 0 ? Fault::kLeaderDamaged : Fault::kDamaged) &&
+                           s < 2;
       if (damaged) {
         return side.exchange.RowsAheadRefused(ahead->operation, ahead->stages[0].rank,
                                               absl::DataLossError("damaged"), now_);
@@ -447,7 +475,7 @@ class World {
   }
 
   const Model model_;
-  const absl::Time now_ = absl::UnixEpoch();
+  absl::Time now_ = absl::UnixEpoch();
   std::deque<Side> sides_;
   std::set<int> dead_;
   std::deque<std::pair<int, uint32_t>> due_;  // Steps of a side's call.
@@ -505,6 +533,19 @@ TEST_P(RowsAheadWalkTest, FindsWhatIsPlantedAndNothingElse) {
   EXPECT_GT(walk.num_states, GetParam().sabotage == Sabotage::kNone ? 40u : 0u);
   RecordProperty("states", static_cast<int>(walk.num_states));
   std::cout << walk.num_states << " states, " << walk.num_ends << " ends\n";
+}
+
+TEST(RowsAheadTest, WhoseRowsDoNotComeIsNamed) {
+  const Deadlines deadlines;
+  World of_leader({.name = "", .num_sides = 3});
+  of_leader.RunBut(2, 0);
+  EXPECT_THAT(of_leader.CauseAfter(0, deadlines.absent), HasSubstr("for rank=2 host=host2"));
+
+  World of_others({.name = "", .num_sides = 3});
+  of_others.RunBut(2, 1);
+  EXPECT_THAT(of_others.CauseAfter(0, deadlines.absent),
+              HasSubstr("for word that all rows are at the worker of rank=1 host=host1"));
+  EXPECT_THAT(of_others.CauseAfter(1, kLeaderFirst), HasSubstr("for rows of rank=2 host=host2"));
 }
 
 constexpr Model kModels[] = {

@@ -128,7 +128,8 @@ void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& 
 // Groups of two ranks a worker, which lead by turns: small rows go ahead of their announce, larger ones through regions.
 template <int kWorkers>
 void RunSmallRows(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
-  WorldOptions options{.num_workers = kWorkers, .per_mille_of_moves_fail = 5, .pages_take_time = true};
+  WorldOptions options{
+      .num_workers = kWorkers, .per_mille_of_moves_fail = 5, .pages_take_time = true};
   // Room for more operations than there are eager buffers, or for few.
   options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 400) * kPage,
                     .eager = {.buffer_bytes = 2 * kPage,
