@@ -14,6 +14,7 @@
 #include "client/c/epd_client.h"
 #include "client/c/status.h"
 #include "client/jax/call_site.h"
+#include "client/jax/started_calls.h"
 #include "client/program/api_words.h"
 
 namespace epd::program {
@@ -25,6 +26,9 @@ namespace epd::jax {
 // A call site as XLA holds it: created by the instantiate stage, given to every execution.
 struct SiteState : CallSite {
   explicit SiteState(CallSite site) : CallSite(std::move(site)) {}
+
+  // Of calls in two halves, which may outlive the executable.
+  const std::shared_ptr<StartOrder> starts = std::make_shared<StartOrder>();
 
   // Of calls on GPUs; made by the first of them. Goes with the executable.
   std::shared_ptr<program::DeviceSites> devices;

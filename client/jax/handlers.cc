@@ -20,6 +20,7 @@
 #include "client/jax/call_site.h"
 #include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
+#include "client/jax/row_arguments.h"
 #include "client/program/epd_program.h"
 #include "kernels/prepare_output.h"
 
@@ -117,39 +118,18 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   return Launch(epd_program_prepare, site, run, place, args);
 }
 
-// Dispatch and combine backward scatter rows, `weights` are null in the latter.
-void SetRows(epd_scatter_args& args, const void* rows, const float* weights, void* out_rows,
-             float* out_weights) {
-  args.tokens = rows;
-  args.topk_weights = weights;
-  args.recv_tokens = out_rows;
-  args.recv_topk_weights = out_weights;
-}
-
-// Combine and dispatch backward gather rows, `weights` are null in the former.
-void SetRows(epd_gather_args& args, const void* rows, const float* weights, void* out_rows,
-             float* out_weights) {
-  args.expert_rows = rows;
-  args.recv_topk_weights = weights;
-  args.tokens = out_rows;
-  args.topk_weights = out_weights;
-}
-
 template <typename Args>
 ffi::Future MoveRows(Function<Args> function, SiteState* site, ffi::RunId run, Place place,
                      HandleMem handle_mem, ffi::AnyBuffer rows, const float* weights,
                      ffi::Result<ffi::AnyBuffer> out_rows, float* out_weights) {
-  const CallConfig& config = site->config;
-  Args args = {};
-  args.handle_mem = handle_mem.untyped_data();
-  args.handle_mem_bytes = handle_mem.element_count();
-  args.top_k = static_cast<std::uint32_t>(config.top_k);
-  args.alignment = static_cast<std::uint32_t>(config.alignment);
-  args.dtype = ToDtype(rows.element_type());
-  args.hidden = static_cast<std::uint32_t>(config.width);
-  args.num_tokens = static_cast<std::uint64_t>(config.tokens);
-  args.recv_capacity = static_cast<std::uint64_t>(config.sizes.recv_capacity);
-  SetRows(args, rows.untyped_data(), weights, out_rows->untyped_data(), out_weights);
+  const Args args =
+      MakeRowArguments<Args>(site->config, {.handle_mem = handle_mem.untyped_data(),
+                                            .handle_mem_bytes = handle_mem.element_count(),
+                                            .dtype = ToDtype(rows.element_type()),
+                                            .rows = rows.untyped_data(),
+                                            .weights = weights,
+                                            .out_rows = out_rows->untyped_data(),
+                                            .out_weights = out_weights});
   PrepareOutput(out_rows->untyped_data(), out_rows->size_bytes());
   return Launch(function, site, run, place, args);
 }

@@ -44,6 +44,7 @@ from epd.jax.ragged_all_to_all import ragged_all_to_all, ragged_all_to_all_as_la
 from epd.jax.role_group import RoleGroup, RoleLink
 from epd.jax.roles import roles
 from epd.jax.routing_stats import RoutingStats, routing_stats
+from epd.jax.started_exchange import StartedExchange
 
 __all__ = [
     "FFI_TARGET_NAMES",
@@ -54,6 +55,7 @@ __all__ = [
     "RoleGroup",
     "RoleLink",
     "RoutingStats",
+    "StartedExchange",
     "as_transformer_engine",
     "check",
     "default_group",

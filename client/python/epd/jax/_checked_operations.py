@@ -1,16 +1,20 @@
 """The operations, with their arguments checked while tracing; for the arguments see ``functional`` and ``primitives``."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _exchanges, _names, _out_sharding, _place
+from epd.jax import _checks, _exchanges, _halves, _names, _out_sharding, _place
 from epd.jax._call import Static, align_varying, layout_for
+from epd.jax._exchange_primitive import bind
+from epd.jax._kept_call import cut
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec
+from epd.jax.started_exchange import StartedExchange
 
 # One array, or a pytree of arrays that travel under one plan.
 Payload: TypeAlias = Any
@@ -57,6 +61,12 @@ def _check_tokens(
     check.shape("topk_weights", topk_weights, (*leading, check.top_k))
 
 
+def _of_leaf(static: Static, number: int) -> Static:
+    """For the dispatch of a payload's leaf: each has a name of its own."""
+    name = f"{static.name}.{number}" if static.name and number else static.name
+    return dataclasses.replace(static, name=name)
+
+
 def _dispatch_payload(
     static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
 ) -> tuple[Payload, jax.Array]:
@@ -65,15 +75,31 @@ def _dispatch_payload(
     weights = topk_weights.astype(jnp.float32)
     received: list[tuple[jax.Array, jax.Array]] = []
     for number, rows in enumerate(leaves):
-        name = f"{static.name}.{number}" if static.name and number else static.name
         place = _place.current()
         # Of roles: in one order on all ranks, see _role_order.
         if received and place is not None:
             place = _place.after(place, received[-1][:1])
         with _place.at(place):
-            own = dataclasses.replace(static, name=name)
+            own = _of_leaf(static, number)
             received.append(_exchanges.dispatch(own, capacity, handle_mem, rows, weights))
     return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
+
+
+def _start_payload(
+    static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
+) -> StartedExchange[tuple[Payload, jax.Array]]:
+    """The same, in halves."""
+    leaves, tree = jax.tree.flatten(tokens)
+    weights = topk_weights.astype(jnp.float32)
+    started = []
+    for number, rows in enumerate(leaves):
+        given = (_of_leaf(static, number), capacity, handle_mem, rows, weights)
+        exchange = _exchanges.dispatch_exchange(*given)
+        started.append(_halves.start(*exchange, rows.shape[-1], rows.dtype))
+    return StartedExchange(
+        started,
+        lambda received: (jax.tree.unflatten(tree, [r[0] for r in received]), received[0][1]),
+    )
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,17 @@ class Operation:
         name = _names.take(self.function, self.group, self.name, operations)
         return Static(self.group, check.layout, check.cfg, name)
 
+    def _starts(self, start: bool) -> bool:
+        """``start``, checked. TypeError unless a bool; ValueError where no exchange has halves."""
+        if not isinstance(start, bool):
+            raise TypeError(f"{self.function}: start must be True or False, got {start!r}")
+        if start and self.group.of_roles:
+            raise ValueError(
+                f"{self.function}: start is True in a group of roles, whose calls have one order on all ranks, got the group"
+                f" {self.group.alias!r}; use start=False, or a group without roles"
+            )
+        return start
+
     def _capacity(self, recv_capacity_per_rank: int) -> int:
         return _checks.static_int(self.function, "recv_capacity_per_rank", recv_capacity_per_rank)
 
@@ -117,12 +154,21 @@ class Operation:
         tokens: Payload,
         topk_weights: jax.Array,
         recv_capacity_per_rank: int,
-    ) -> tuple[Payload, jax.Array, jax.Array, jax.Array, jax.Array]:
+        start: bool = False,
+    ) -> Any:
+        """With ``start``: a StartedExchange."""
+        starts = self._starts(start)
         given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
         static, capacity, topk_idx, *payload = self._dispatch(None, *given)
         token_counts, total_recv_tokens, handle_mem = _exchanges.prepare(static, topk_idx)
-        received = _dispatch_payload(static, capacity, handle_mem, *payload)
-        return *received, handle_mem, token_counts, total_recv_tokens
+        planned = (handle_mem, token_counts, total_recv_tokens)
+        if not starts:
+            return *_dispatch_payload(static, capacity, handle_mem, *payload), *planned
+        if not topk_idx.size:  # Nothing goes from here.
+            received = _dispatch_payload(static, capacity, handle_mem, *payload)
+            return StartedExchange([], lambda _: (*received, *planned))
+        under_way = _start_payload(static, capacity, handle_mem, *payload)
+        return under_way.then(lambda received: (*received, *planned))
 
     def dispatch_fwd(
         self,
@@ -172,8 +218,10 @@ class Operation:
         num_local_tokens: int | tuple[int, ...],
         out_sharding: SpecLike = None,
         names: tuple[str, ...] = ("combine", "combine backward"),
-    ) -> jax.Array:
-        """``names``: of the operations for which the name is taken."""
+        start: bool = False,
+    ) -> Any:
+        """``names``: of the operations for which the name is taken. With ``start``: a StartedExchange."""
+        starts = self._starts(start)
         handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
         leading = _checks.leading_shape(self.function, num_local_tokens)
         spec = _out_sharding.normalize(self.function, out_sharding, len(leading) + 1)
@@ -184,8 +232,19 @@ class Operation:
         check.out_spec(spec)
         static = self._static(check, *names)
         operands = align_varying(static.layout, [handle_mem, expert_out])
-        out = _exchanges.combine(static, leading, *operands)
-        return _out_sharding.constrain(out, spec, static.layout)
+
+        def of_caller(rows: jax.Array) -> jax.Array:
+            out = cut(rows, (*leading, expert_out.shape[-1]))
+            return _out_sharding.constrain(out, spec, static.layout)
+
+        exchange = _exchanges.combine_exchange(static, leading, *operands)
+        if not starts:
+            return of_caller(bind(*exchange)[0])
+        if not math.prod(leading):  # Nothing comes back here.
+            (rows,) = bind(*exchange)
+            return StartedExchange([], lambda _: of_caller(rows))
+        started = _halves.start(*exchange, expert_out.shape[-1], expert_out.dtype)
+        return StartedExchange([started], lambda results: of_caller(results[0][0]))
 
     def dispatch_bwd(
         self,

@@ -5,12 +5,14 @@ backward are each other's transpose, and so are combine and its backward. The re
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from epd.jax import _ffi
 from epd.jax._call import Static, call, mapped
@@ -40,7 +42,7 @@ class _Prepare(Exchange):
 
 
 @dataclass(frozen=True)
-class _Rows(Exchange):
+class Rows(Exchange):
     """One operation on rows, with weights or not: from the tokens to the experts' slots, or back."""
 
     to_experts: ClassVar[bool]
@@ -49,36 +51,70 @@ class _Rows(Exchange):
     capacity: int
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
-        return tuple(mapped(self.static.layout, self._shard, *residuals, *operands))
+        given = self.given(residuals, operands)
+        return self.taken(mapped(self.static.layout, self._shard, *given))
 
-    def transpose(self) -> Exchange:
+    def transpose(self) -> "Rows":
         return _TRANSPOSES[type(self)](self.static, self.leading, self.capacity)
 
-    def _shard(self, handle_mem: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        """``operands``: the rows, weights if there are any, and an array after which the call is made, or none."""
-        num_read = 2 + self.with_weights
-        given, after = [handle_mem, *operands][:num_read], operands[num_read - 1 :]
-        shard_leading = (self.leading[0] // self.static.layout.num_shards, *self.leading[1:])
-        lead = (1, self.capacity) if self.to_experts else shard_leading
-        rows = operands[0]
-        results: list[tuple[tuple[int, ...], np.dtype]] = [((*lead, rows.shape[-1]), rows.dtype)]
-        if self.with_weights:
-            top_k = () if self.to_experts else (self.static.cfg.top_k,)
-            results.append(((*lead, *top_k), np.dtype(np.float32)))
+    def given(self, residuals: Arrays, operands: Arrays) -> Arrays:
+        """What the call is handed: the plan, rows, weights if it has any, and an array after which it is made, or none."""
+        return [*residuals, *operands]
+
+    def taken(self, results: Arrays) -> tuple[jax.Array, ...]:
+        """What is left of the call's rows and weights."""
+        return tuple(results)
+
+    def row(self, width: int, dtype: np.dtype) -> tuple[int, np.dtype]:
+        """The rows that the call moves, where the operands' are these."""
+        return width, dtype
+
+    def make(
+        self,
+        target: str,
+        results: Sequence[tuple[Sequence[int], DTypeLike]],
+        given: Arrays,
+        width: int,
+        after: Arrays,
+    ) -> tuple[jax.Array, ...]:
+        """Calls ``target``, this operation or a half of it, on a shard."""
         return call(
             self.static,
-            self.target,
+            target,
             results,
             given,
-            tokens=math.prod(shard_leading),
-            width=rows.shape[-1],
+            tokens=math.prod(self._shard_leading),
+            width=width,
             capacity=self.capacity,
             after=after,
         )
 
+    def results(self, width: int, dtype: np.dtype) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """Shapes and dtypes on a shard."""
+        lead = (1, self.capacity) if self.to_experts else self._shard_leading
+        results: list[tuple[tuple[int, ...], np.dtype]] = [((*lead, width), dtype)]
+        if self.with_weights:
+            top_k = () if self.to_experts else (self.static.cfg.top_k,)
+            results.append(((*lead, *top_k), np.dtype(np.float32)))
+        return results
+
+    def split(self, given: Arrays) -> tuple[Arrays, Arrays]:
+        """What the call reads of what it was given, and what it comes after."""
+        num_read = 2 + self.with_weights
+        return given[:num_read], given[num_read:]
+
+    @property
+    def _shard_leading(self) -> tuple[int, ...]:
+        return (self.leading[0] // self.static.layout.num_shards, *self.leading[1:])
+
+    def _shard(self, *given: jax.Array) -> tuple[jax.Array, ...]:
+        read, after = self.split(given)
+        width, dtype = read[1].shape[-1], read[1].dtype
+        return self.make(self.target, self.results(width, dtype), read, width, after)
+
 
 @dataclass(frozen=True)
-class _Dispatch(_Rows):
+class _Dispatch(Rows):
     """tokens [leading, H], weights f32 [leading, K] -> [R, C, H], f32 [R, C]."""
 
     target, to_experts, with_weights = _ffi.DISPATCH, True, True
@@ -92,30 +128,37 @@ class _DispatchBytes(_Dispatch):
         return _DispatchWeights(self.static, self.leading, self.capacity), residuals[:1]
 
 
+_NO_ROW = (1, np.dtype(jnp.bfloat16))  # The narrowest that there is.
+
+
 def _no_rows(weights: jax.Array, *shape: int) -> Arrays:
-    """The weights behind the narrowest rows that there are."""
-    return [jnp.zeros((*shape, 1), jnp.bfloat16), weights]
+    """The weights behind the narrowest rows."""
+    width, dtype = _NO_ROW
+    return [jnp.zeros((*shape, width), dtype), weights]
 
 
 @dataclass(frozen=True)
 class _DispatchWeights(_Dispatch):
     """weights f32 [leading, K] -> f32 [R, C]."""
 
-    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
+    def given(self, residuals: Arrays, operands: Arrays) -> Arrays:
         (weights,) = operands
-        return super().run(residuals, _no_rows(weights, *weights.shape[:-1]))[1:]
+        return [*residuals, *_no_rows(weights, *weights.shape[:-1])]
+
+    def taken(self, results: Arrays) -> tuple[jax.Array, ...]:
+        return super().taken(results)[1:]
+
+    def row(self, width: int, dtype: np.dtype) -> tuple[int, np.dtype]:
+        return _NO_ROW
 
 
 @dataclass(frozen=True)
-class _DispatchBackward(_Rows):
+class _DispatchBackward(Rows):
     """[R, C, H], f32 [R, C] -> [leading, H], f32 [leading, K]."""
 
     target, to_experts, with_weights = _ffi.DISPATCH_BWD, False, True
 
-    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
-        return self._cut(super().run(residuals, operands))
-
-    def _cut(self, results: Arrays) -> tuple[jax.Array, ...]:
+    def taken(self, results: Arrays) -> tuple[jax.Array, ...]:
         return tuple(cut(result, (*self.leading, result.shape[-1])) for result in results)
 
 
@@ -123,14 +166,19 @@ class _DispatchBackward(_Rows):
 class _DispatchWeightsBackward(_DispatchBackward):
     """f32 [R, C] -> f32 [leading, K]."""
 
-    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
+    def given(self, residuals: Arrays, operands: Arrays) -> Arrays:
         (weights,) = operands
-        rows_too = _Rows.run(self, residuals, _no_rows(weights, *weights.shape))
-        return self._cut(rows_too[1:])
+        return [*residuals, *_no_rows(weights, *weights.shape)]
+
+    def taken(self, results: Arrays) -> tuple[jax.Array, ...]:
+        return super().taken(results)[1:]
+
+    def row(self, width: int, dtype: np.dtype) -> tuple[int, np.dtype]:
+        return _NO_ROW
 
 
 @dataclass(frozen=True)
-class _Combine(_Rows):
+class _Combine(Rows):
     """[R, C, H] -> [leading, H], with the rows that a kept call gives beyond it (see _kept_call).
 
     Without tokens only these rows lead from a combine to its backward; XLA keeps the two in order by them. So they are
@@ -142,8 +190,8 @@ class _Combine(_Rows):
 
     target, to_experts, with_weights = _ffi.COMBINE, False, False
 
-    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
-        return super().run(residuals[:1], operands)
+    def given(self, residuals: Arrays, operands: Arrays) -> Arrays:
+        return [*residuals[:1], *operands]
 
     def after(self, residuals: Arrays, results: Arrays) -> tuple[Exchange, Arrays]:
         group = self.static.group
@@ -152,19 +200,19 @@ class _Combine(_Rows):
 
 
 @dataclass(frozen=True)
-class _CombineBackward(_Rows):
+class _CombineBackward(Rows):
     """[leading, H] -> [R, C, H]. Without tokens the operand is not read."""
 
     target, to_experts, with_weights = _ffi.COMBINE_BWD, True, False
 
-    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
+    def given(self, residuals: Arrays, operands: Arrays) -> Arrays:
         handle_mem, *rows = residuals
         if math.prod(self.leading) and operands:
-            return super().run([handle_mem], [*operands, *rows])
-        return super().run([handle_mem], rows or operands)
+            return [handle_mem, *operands, *rows]
+        return [handle_mem, *(rows or operands)]
 
 
-_TRANSPOSES: dict[type[_Rows], type[_Rows]] = {
+_TRANSPOSES: dict[type[Rows], type[Rows]] = {
     _Dispatch: _DispatchBackward,
     _DispatchBackward: _Dispatch,
     _DispatchWeights: _DispatchWeightsBackward,
@@ -181,25 +229,29 @@ def prepare(static: Static, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, 
     return counts, total, plan
 
 
+def dispatch_exchange(
+    static: Static, capacity: int, handle_mem: jax.Array, tokens: jax.Array, topk_weights: jax.Array
+) -> tuple[Rows, Arrays, Arrays]:
+    """A dispatch, its residuals and its operands."""
+    sizes = (static, tuple(tokens.shape[:-1]), capacity)
+    if np.dtype(tokens.dtype) not in DTYPE_CODES:
+        return _DispatchBytes(*sizes), [handle_mem, tokens], [topk_weights]
+    return _Dispatch(*sizes), [handle_mem], [tokens, topk_weights]
+
+
 def dispatch(
     static: Static, capacity: int, handle_mem: jax.Array, tokens: jax.Array, topk_weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """-> recv_tokens [R, capacity, H], recv_topk_weights f32 [R, capacity]. The weights are float32."""
-    sizes = (static, tuple(tokens.shape[:-1]), capacity)
-    if np.dtype(tokens.dtype) not in DTYPE_CODES:
-        rows, weights = bind(_DispatchBytes(*sizes), [handle_mem, tokens], [topk_weights])
-    else:
-        rows, weights = bind(_Dispatch(*sizes), [handle_mem], [tokens, topk_weights])
+    rows, weights = bind(*dispatch_exchange(static, capacity, handle_mem, tokens, topk_weights))
     return rows, weights
 
 
-def combine(
+def combine_exchange(
     static: Static, leading: tuple[int, ...], handle_mem: jax.Array, expert_out: jax.Array
-) -> jax.Array:
-    """-> [leading, H]."""
-    exchange = _Combine(static, leading, expert_out.shape[1])
-    (rows,) = bind(exchange, [handle_mem], [expert_out])
-    return cut(rows, (*leading, expert_out.shape[-1]))
+) -> tuple[Rows, Arrays, Arrays]:
+    """A combine, its residuals and its operands. Its result may have rows to ``cut``."""
+    return _Combine(static, leading, expert_out.shape[1]), [handle_mem], [expert_out]
 
 
 def dispatch_backward(

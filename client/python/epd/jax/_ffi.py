@@ -22,7 +22,19 @@ COMBINE = "epd1.combine"
 DISPATCH_BWD = "epd1.dispatch_bwd"
 COMBINE_BWD = "epd1.combine_bwd"
 FFI_TARGET_NAMES = (PREPARE, DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD)
-RAGGED = "epd1.ragged"  # On CPUs alone.
+# On CPUs alone.
+RAGGED = "epd1.ragged"
+DONE = "epd1.done"
+
+
+def start_of(target: str) -> str:
+    """The first half of an operation on rows; ``DONE`` is the second one of all."""
+    return f"{target}_start"
+
+
+STARTS = tuple(start_of(target) for target in (DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD))
+HALVES = (*STARTS, DONE)
+PLATFORMS_OF_HALVES = {"cpu"}
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
@@ -69,7 +81,7 @@ def _register(
     """The handlers ``<prefix><operation>`` of a platform; ``more`` targets; ``shared``: handlers of other stages, for all."""
     for target in (*FFI_TARGET_NAMES, *more):
         operation = target.split(".")[1]
-        instantiate = getattr(library, f"epd_jax_{operation}_instantiate")
+        instantiate = getattr(library, f"epd_jax_{operation.removesuffix('_start')}_instantiate")
         handlers = {
             "instantiate": jax.ffi.pycapsule(instantiate),
             "execute": jax.ffi.pycapsule(getattr(library, prefix + operation)),
@@ -94,7 +106,10 @@ def _follow_compilations(library: ctypes.CDLL) -> None:
 _program = _load()
 _library = _program.c
 _check_runtime(_library)
-_register(_library, "cpu", "epd_jax_", RAGGED)
+_register(_library, "cpu", "epd_jax_", RAGGED, *STARTS)
+jax.ffi.register_ffi_target(
+    DONE, jax.ffi.pycapsule(_library.epd_jax_done), platform="cpu", api_version=1
+)
 _follow_compilations(_library)
 # Without it the main thread hears of Ctrl-C when the other ranks come. A program with a handler of its own decides itself.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -30,7 +30,7 @@ from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from epd.jax import _scopes, _source_order
+from epd.jax import _ffi, _scopes, _source_order
 
 # What a call gives: shape and dtype of each result, and its attributes.
 _Results = tuple[tuple[tuple[int, ...], np.dtype], ...]
@@ -96,6 +96,12 @@ def _lower(
     attributes: _Attributes,
 ) -> Any:
     del results
+    platforms = sorted(set(ctx.module_context.platforms) - _ffi.PLATFORMS_OF_HALVES)
+    if target in _ffi.HALVES and platforms:
+        raise NotImplementedError(
+            f"{target.replace('epd1.', 'ep_').removesuffix('_start')}: start=True is for ranks on CPUs, this program is for"
+            f" {', '.join(platforms)}; use start=False there"
+        )
     given = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
     program = ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value
     stack = _scopes.name_stack()

@@ -6,7 +6,7 @@ position are operands, which ``roles`` gives to every execution.
 
 import contextlib
 import contextvars
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import jax
@@ -27,17 +27,23 @@ def at(place: Place | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def after(place: Place, arrays: Iterable[jax.Array]) -> Place:
-    """``place``, once the arrays are there."""
-    domain, position = place
+def zero_after(arrays: Iterable[jax.Array]) -> jax.Array:
+    """An int32 scalar 0, once the arrays are there."""
+    zero = jax.numpy.zeros((), jax.numpy.int32)
     for array in arrays:
         if not array.size:
             continue
         first = jax.lax.slice(jax.lax.stop_gradient(array), (0,) * array.ndim, (1,) * array.ndim)
         value = first.reshape(()).astype(jax.numpy.float32)
         # No NaN is below 0, which XLA does not know.
-        position = position + ((value != value) & (value < 0)).astype(jax.numpy.int32)
-    return domain, position
+        zero = zero + ((value != value) & (value < 0)).astype(jax.numpy.int32)
+    return zero
+
+
+def after(place: Place, arrays: Sequence[jax.Array]) -> Place:
+    """``place``, once the arrays are there."""
+    domain, position = place
+    return (domain, position + zero_after(arrays)) if any(a.size for a in arrays) else place
 
 
 def current() -> Place | None:

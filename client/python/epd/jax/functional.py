@@ -1,11 +1,17 @@
 """The functional API: prepare, dispatch and combine in the default group, with their gradients."""
 
+from typing import Any, Literal, TypeAlias, overload
+
 import jax
 
 from epd.jax import _checks
 from epd.jax._checked_operations import Operation
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, bootstrapped
+from epd.jax.started_exchange import StartedExchange
+
+# recv_tokens, recv_topk_weights, handle_mem, token_counts, total_recv_tokens.
+Dispatched: TypeAlias = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def ep_prepare(cfg: EpLayerConfig, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -31,13 +37,35 @@ def ep_prepare(cfg: EpLayerConfig, topk_idx: jax.Array) -> tuple[jax.Array, jax.
     return Operation(bootstrapped(), "ep_prepare").prepare(cfg, topk_idx)
 
 
+@overload
 def ep_dispatch(
     cfg: EpLayerConfig,
     topk_idx: jax.Array,
     tokens: jax.Array,
     topk_weights: jax.Array,
     recv_capacity_per_rank: int,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    *,
+    start: Literal[False] = False,
+) -> Dispatched: ...
+@overload
+def ep_dispatch(
+    cfg: EpLayerConfig,
+    topk_idx: jax.Array,
+    tokens: jax.Array,
+    topk_weights: jax.Array,
+    recv_capacity_per_rank: int,
+    *,
+    start: Literal[True],
+) -> StartedExchange[Dispatched]: ...
+def ep_dispatch(
+    cfg: EpLayerConfig,
+    topk_idx: jax.Array,
+    tokens: jax.Array,
+    topk_weights: jax.Array,
+    recv_capacity_per_rank: int,
+    *,
+    start: bool = False,
+) -> Any:
     """Sends each token's row and weight to the ranks of its experts. Collective; differentiable.
 
     Args:
@@ -48,6 +76,8 @@ def ep_dispatch(
             of any dtype and h, with rows of at most ``hidden_dim`` x ``max_token_dtype`` bytes.
         topk_weights: floating ``[leading, K]``, traced; travels as float32.
         recv_capacity_per_rank: static; slots of this call's receive buffer, C, at most the bootstrapped capacity.
+        start: static; True: returns a StartedExchange, whose ``done()`` returns what follows, so that something else can be
+            computed while rows travel. On CPUs; not in a group of roles.
 
     Returns:
         ``(recv_tokens [R, C, H], recv_topk_weights f32 [R, C], handle_mem u8 [R, size], token_counts i32 [R, n],
@@ -60,16 +90,17 @@ def ep_dispatch(
 
     Raises:
         RuntimeError: not bootstrapped.
-        TypeError: weights that are not floating, indices that are not int32 or int64, a traced capacity, tokens without
-            arrays, a gradient of rows that cannot be summed.
+        TypeError: weights that are not floating, indices that are not int32 or int64, a traced capacity, a start that is no
+            bool, tokens without arrays, a gradient of rows that cannot be summed.
         ValueError: while tracing, shapes and sizes that do not fit; all of them in one error.
         At run time, on every rank, see ``epd.jax.errors``: RESOURCE_EXHAUSTED, overflow without drop_on_overflow, naming
         rank, demand and capacity; INVALID_ARGUMENT, an index of num_experts or more; UNAVAILABLE; DEADLINE_EXCEEDED.
     """
     given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
-    return Operation(bootstrapped(), "ep_dispatch").dispatch(*given)
+    return Operation(bootstrapped(), "ep_dispatch").dispatch(*given, start=start)
 
 
+@overload
 def ep_combine(
     cfg: EpLayerConfig,
     handle_mem: jax.Array,
@@ -77,7 +108,30 @@ def ep_combine(
     expert_out: jax.Array,
     num_local_tokens: int | tuple[int, ...],
     out_sharding: SpecLike = None,
-) -> jax.Array:
+    *,
+    start: Literal[False] = False,
+) -> jax.Array: ...
+@overload
+def ep_combine(
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    token_counts: jax.Array,
+    expert_out: jax.Array,
+    num_local_tokens: int | tuple[int, ...],
+    out_sharding: SpecLike = None,
+    *,
+    start: Literal[True],
+) -> StartedExchange[jax.Array]: ...
+def ep_combine(
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    token_counts: jax.Array,
+    expert_out: jax.Array,
+    num_local_tokens: int | tuple[int, ...],
+    out_sharding: SpecLike = None,
+    *,
+    start: bool = False,
+) -> Any:
     """Sums the rows that the experts made of a token, back on the token's rank. Unweighted. Collective; differentiable.
 
     Multiply ``expert_out`` by ``recv_topk_weights`` first: the gradient of the weights flows through that product. The sum
@@ -91,6 +145,7 @@ def ep_combine(
         num_local_tokens: static; the leading shape of the result as the caller sees it: an int for ``[T, H]``, a tuple
             for ``[B, S, H]``. Global in a jit; the shard's inside a shard_map of the caller's.
         out_sharding: static; tuple or PartitionSpec, padded with None. Default: the leading dimension over (outer, ep).
+        start: static; as of ep_dispatch.
 
     Returns:
         ``[leading, H]`` in the dtype of ``expert_out``.
@@ -99,13 +154,13 @@ def ep_combine(
 
     Raises:
         RuntimeError: not bootstrapped.
-        TypeError: a traced ``num_local_tokens``.
+        TypeError: a traced ``num_local_tokens``, a start that is no bool.
         ValueError: while tracing, shapes and sizes that do not fit; all of them in one error.
         At run time, on every rank, see ``epd.jax.errors``.
     """
     del token_counts
     given = (cfg, handle_mem, expert_out, num_local_tokens, out_sharding)
-    return Operation(bootstrapped(), "ep_combine").combine(*given)
+    return Operation(bootstrapped(), "ep_combine").combine(*given, start=start)
 
 
 def ep_handle_mem_size(cfg: EpLayerConfig) -> int:

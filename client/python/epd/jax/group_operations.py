@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any, Literal, overload
 
 import jax
 
@@ -9,7 +10,9 @@ from epd.jax import _checks
 from epd.jax._checked_operations import Operation
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec
+from epd.jax.functional import Dispatched
 from epd.jax.routing_stats import RoutingStats, experts_of, stats_of
+from epd.jax.started_exchange import StartedExchange
 
 
 class GroupOperations:
@@ -52,6 +55,7 @@ class GroupOperations:
         with self._call("prepare", name) as call:
             return call.prepare(cfg, topk_idx)
 
+    @overload
     def dispatch(
         self,
         cfg: EpLayerConfig,
@@ -61,7 +65,31 @@ class GroupOperations:
         recv_capacity_per_rank: int,
         *,
         name: str | None = None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        start: Literal[False] = False,
+    ) -> Dispatched: ...
+    @overload
+    def dispatch(
+        self,
+        cfg: EpLayerConfig,
+        topk_idx: jax.Array,
+        tokens: jax.Array,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+        *,
+        name: str | None = None,
+        start: Literal[True],
+    ) -> StartedExchange[Dispatched]: ...
+    def dispatch(
+        self,
+        cfg: EpLayerConfig,
+        topk_idx: jax.Array,
+        tokens: jax.Array,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+        *,
+        name: str | None = None,
+        start: bool = False,
+    ) -> Any:
         """``epd.jax.ep_dispatch`` in this group; differentiable.
 
         Args:
@@ -71,12 +99,15 @@ class GroupOperations:
             topk_weights: floating ``[leading, K]``, traced.
             recv_capacity_per_rank: static; C, at most the group's.
             name: static; see the class. Of its prepare, dispatch and dispatch's backward.
+            start: static; as of ep_dispatch.
 
         Returns and raises as ep_dispatch; ValueError, a name that is used twice.
         """
+        given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
         with self._call("dispatch", name) as call:
-            return call.dispatch(cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+            return call.dispatch(*given, start=start)
 
+    @overload
     def combine(
         self,
         cfg: EpLayerConfig,
@@ -86,7 +117,31 @@ class GroupOperations:
         out_sharding: SpecLike = None,
         *,
         name: str | None = None,
-    ) -> jax.Array:
+        start: Literal[False] = False,
+    ) -> jax.Array: ...
+    @overload
+    def combine(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        expert_out: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_sharding: SpecLike = None,
+        *,
+        name: str | None = None,
+        start: Literal[True],
+    ) -> StartedExchange[jax.Array]: ...
+    def combine(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        expert_out: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_sharding: SpecLike = None,
+        *,
+        name: str | None = None,
+        start: bool = False,
+    ) -> Any:
         """``epd.jax.ep_combine`` in this group, without the counts, which the plan holds; differentiable.
 
         Args:
@@ -95,11 +150,13 @@ class GroupOperations:
             expert_out: float32, bfloat16 or float16 ``[R, C, H]``, traced.
             num_local_tokens, out_sharding: static; as for ep_combine.
             name: static; see the class. Of combine and its backward.
+            start: static; as of ep_dispatch.
 
         Returns and raises as ep_combine; ValueError, a name that is used twice.
         """
+        given = (cfg, handle_mem, expert_out, num_local_tokens, out_sharding)
         with self._call("combine", name) as call:
-            return call.combine(cfg, handle_mem, expert_out, num_local_tokens, out_sharding)
+            return call.combine(*given, start=start)
 
     def dispatch_fwd(
         self,

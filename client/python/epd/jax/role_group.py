@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +50,17 @@ class RoleLink(GroupOperations):
         recv_capacity_per_rank: int,
         *,
         name: str | None = None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-        """``Group.dispatch``, of one rank. Its prepare waits for the tokens, too: so it follows from what they follow from."""
+        start: bool = False,
+    ) -> Any:
+        """``Group.dispatch``, of one rank. Its prepare waits for the tokens, too: so it follows from what they follow from.
+
+        ValueError: ``start`` is True.
+        """
         leaves = [leaf for leaf in jax.tree.leaves(tokens) if isinstance(leaf, jax.Array)]
         with _place.at(_place.after(self._place, leaves)):
             call = Operation(self._spec, "RoleLink.dispatch", name)
-            return call.dispatch(cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+            given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+            return call.dispatch(*given, start=start)
 
     def nothing(
         self, cfg: EpLayerConfig, dtype: DTypeLike | None = None, *, after: jax.Array | None = None

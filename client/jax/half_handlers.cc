@@ -1,0 +1,229 @@
+// The XLA FFI handlers of calls in two halves (started_calls.h), on CPUs.
+#include <xla/ffi/api/ffi.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "client/jax/call_site.h"
+#include "client/jax/ffi_operations.h"
+#include "client/jax/row_arguments.h"
+#include "client/jax/started_calls.h"
+#include "client/program/epd_program.h"
+
+namespace epd::jax {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+using Token = ffi::Buffer<ffi::F32>;
+
+// A call on its way, with copies of all that it reads: XLA may use the memory of the operands once start has returned.
+template <typename Args>
+struct Half {
+  CallSite site;
+  std::int64_t run_id;
+  std::int32_t domain;
+  std::int32_t position;
+  int (*function)(const epd_program_call*, const Args*, epd_error*);
+  Bytes handle_mem;
+  Bytes rows;
+  Bytes weights;
+  Args args;
+  std::shared_ptr<StartedCall> started;
+  std::shared_ptr<StartOrder> order;
+
+  void Run() {
+    epd_error error = {};
+    error.struct_size = sizeof error;
+    const epd_program_call call = MakeCall(site, run_id, domain, position);
+    const int code = function(&call, &args, &error);
+    if (code == EPD_OK) return End({});
+    const client::Code known = client::CodeFromNumber(code);
+    const program::CallWords words = {TokensArgument(site.config.operation), site.config.shards,
+                                      site.config.program};
+    End({known, program::InApiWords(known, error.message, &words)});
+  }
+
+  void End(client::Status status) {
+    // First: what follows in the program runs in started->End, and may wait for the next one.
+    order->IsOver({domain, position});
+    started->End(std::move(status));
+  }
+
+  // On a thread of its own.
+  static void Begin(std::shared_ptr<Half> half) {
+    const auto work = [](void* context) {
+      const std::unique_ptr<std::shared_ptr<Half>> own(
+          static_cast<std::shared_ptr<Half>*>(context));
+      (*own)->Run();
+    };
+    auto context = std::make_unique<std::shared_ptr<Half>>(half);
+    if (epd_program_start(work, context.get(), nullptr) == EPD_OK) {
+      static_cast<void>(context.release());  // The thread has it.
+      return;
+    }
+    half->End({client::Code::kResourceExhausted,
+               "[epd:RESOURCE_EXHAUSTED] group=" + half->site.config.alias +
+                   " rank=" + std::to_string(half->position) + " phase=begin: no thread for " +
+                   OperationName(half->site.config.operation) +
+                   ": the limit of threads of this process or user is reached"});
+  }
+};
+
+// Elements of the results' rows, and of their weights.
+struct ResultSizes {
+  std::size_t rows;
+  std::size_t weights;
+};
+ResultSizes SizesOf(const CallConfig& config) {
+  const auto tokens = static_cast<std::size_t>(config.tokens);
+  const auto slots = static_cast<std::size_t>(config.sizes.recv_capacity);
+  const auto width = static_cast<std::size_t>(config.width);
+  const bool to_experts =
+      config.operation == Operation::kDispatch || config.operation == Operation::kCombineBackward;
+  if (to_experts) return {slots * width, slots};
+  return {tokens * width, tokens * static_cast<std::size_t>(config.top_k)};
+}
+
+// NOLINTBEGIN(readability-function-size): XLA hands every operand and result of a call over as an argument.
+template <typename Args>
+ffi::Error Start(int (*function)(const epd_program_call*, const Args*, epd_error*),
+                 const SiteState* site, ffi::RunId run, Scalar domain, Scalar position,
+                 HandleMem handle_mem, ffi::AnyBuffer rows, const Weights* weights,
+                 ffi::Result<Token> token) {
+  const ResultSizes sizes = SizesOf(site->config);
+  const std::size_t element = ffi::ByteWidth(rows.element_type());
+  auto started = std::make_shared<StartedCall>(
+      Bytes(sizes.rows * element),
+      weights == nullptr ? Bytes() : Bytes(sizes.weights * sizeof(float)));
+  auto half = std::make_shared<Half<Args>>(Half<Args>{
+      .site = *site,
+      .run_id = run.run_id,
+      .domain = *domain.typed_data(),
+      .position = *position.typed_data(),
+      .function = function,
+      .handle_mem = Bytes(handle_mem.untyped_data(), handle_mem.size_bytes()),
+      .rows = Bytes(rows.untyped_data(), rows.size_bytes()),
+      .weights =
+          weights == nullptr ? Bytes() : Bytes(weights->untyped_data(), weights->size_bytes()),
+      .args = {},
+      .started = started,
+      .order = site->starts});
+  half->args = MakeRowArguments<Args>(
+      site->config,
+      {.handle_mem = half->handle_mem.data(),
+       .handle_mem_bytes = half->handle_mem.size(),
+       .dtype = ToDtype(rows.element_type()),
+       .rows = half->rows.data(),
+       .weights = weights == nullptr ? nullptr : static_cast<float*>(half->weights.data()),
+       .out_rows = started->rows(),
+       .out_weights = weights == nullptr ? nullptr : static_cast<float*>(started->weights())});
+  PutNumber(StartedCalls::Shared().Add(started, std::chrono::steady_clock::now()),
+            token->typed_data());
+  site->starts->Add({half->domain, half->position}, [half] { Half<Args>::Begin(half); });
+  return ffi::Error::Success();
+}
+
+template <auto function>
+ffi::Error StartWithWeights(SiteState* site, ffi::RunId run, Scalar domain, Scalar position,
+                            HandleMem handle_mem, ffi::AnyBuffer rows, Weights weights,
+                            ffi::RemainingArgs, ffi::Result<Token> token, ffi::Dictionary) {
+  return Start(function, site, run, domain, position, handle_mem, rows, &weights, token);
+}
+
+template <auto function>
+ffi::Error StartWithoutWeights(SiteState* site, ffi::RunId run, Scalar domain, Scalar position,
+                               HandleMem handle_mem, ffi::AnyBuffer rows, ffi::RemainingArgs,
+                               ffi::Result<Token> token, ffi::Dictionary) {
+  return Start(function, site, run, domain, position, handle_mem, rows,
+               static_cast<const Weights*>(nullptr), token);
+}
+// NOLINTEND(readability-function-size)
+
+ffi::Error NoSuchCall(const char* why) {
+  return {ffi::ErrorCode::kInternal, std::string("[epd:INTERNAL] phase=done: ") + why +
+                                         "; a started exchange is handed over once, within ten "
+                                         "minutes, in the process that began it"};
+}
+
+// The results of a call that was started, or zeros of none: the derivative of what nothing depends on.
+ffi::Future Done(Scalar, Scalar, Token token, ffi::RemainingArgs, ffi::RemainingRets results,
+                 ffi::Dictionary) {
+  struct Where {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  Where where[2];
+  for (std::size_t i = 0; i < results.size() && i < 2; ++i) {
+    auto result = results.get<ffi::AnyBuffer>(i);
+    where[i] = {(*result)->untyped_data(), (*result)->size_bytes()};
+  }
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  const std::uint64_t number = GetNumber(token.typed_data());
+  if (number == 0) {
+    for (const Where& result : where) {
+      if (result.bytes > 0) std::memset(result.data, 0, result.bytes);
+    }
+    promise.SetAvailable();
+    return future;
+  }
+  std::shared_ptr<StartedCall> started = StartedCalls::Shared().Take(number);
+  if (started == nullptr) {
+    promise.SetError(NoSuchCall("no exchange of this number is under way"));
+    return future;
+  }
+  StartedCall& call = *started;
+  call.Await([started = std::move(started), promise = std::make_shared<ffi::Promise>(promise),
+              rows = where[0], weights = where[1]](const client::Status& status) {
+    if (!status.ok()) {
+      promise->SetError(
+          ffi::Error(static_cast<ffi::ErrorCode>(status.code), std::string(status.message)));
+    } else if (started->Copy(rows.data, rows.bytes, weights.data, weights.bytes)) {
+      promise->SetAvailable();  // Runs what follows in the program, here.
+    } else {
+      promise->SetError(NoSuchCall("the exchange of this number has results of other sizes"));
+    }
+  });
+  return future;
+}
+
+auto BindStart() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::State<SiteState>>()
+      .Ctx<ffi::RunId>()
+      .Arg<Scalar>()
+      .Arg<Scalar>()
+      .Arg<HandleMem>()
+      .Arg<ffi::AnyBuffer>();
+}
+auto BindStartWithWeights() {
+  return BindStart().Arg<Weights>().RemainingArgs().Ret<Token>().Attrs();
+}
+auto BindStartWithoutWeights() { return BindStart().RemainingArgs().Ret<Token>().Attrs(); }
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_start, StartWithWeights<epd_program_dispatch>,
+                              BindStartWithWeights());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_start, StartWithoutWeights<epd_program_combine>,
+                              BindStartWithoutWeights());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd_start,
+                              StartWithWeights<epd_program_dispatch_backward>,
+                              BindStartWithWeights());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd_start,
+                              StartWithoutWeights<epd_program_combine_backward>,
+                              BindStartWithoutWeights());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_done, Done,
+                              ffi::Ffi::Bind()
+                                  .Arg<Scalar>()
+                                  .Arg<Scalar>()
+                                  .Arg<Token>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attrs());
+
+}  // namespace epd::jax
