@@ -230,13 +230,20 @@ def _small_beside_bulk(place: who.Place, seed: int, link: str = "") -> Beside:
 
 
 @contextlib.contextmanager
-def _nodes(
-    network: namespaces.Network, binaries: pathlib.Path, folder: pathlib.Path, staging: int
+def nodes_in(
+    network: namespaces.Network,
+    binaries: pathlib.Path,
+    folder: pathlib.Path,
+    staging: int,
+    a_core_each: bool = False,
 ) -> Iterator[who.Place]:
+    """An epd on each node; what runs there has ``a_core_each`` of its own, or all of them."""
     with contextlib.ExitStack() as stack:
         nodes, pids, coordinator = [], [], "--start_grace=0"
+        cores = sorted(os.sched_getaffinity(0))
         for i, address in enumerate(network.addresses):
-            inside = network.named(i)
+            core = ("taskset", "--cpu-list", str(cores[i % len(cores)])) if a_core_each else ()
+            inside = (*core, *network.named(i))
             flags = [f"--node=n{i}", f"--listen={address}:0", coordinator]
             daemon = Daemon(find_program("epd"), folder / f"epd{i}", staging, *flags, inside=inside)
             stack.callback(daemon.stop)
@@ -254,7 +261,7 @@ def measure_nodes(
     if why := namespaces.allowed():
         return Nodes([], [f"two nodes: network namespaces are not allowed ({why})"])
     found = Nodes([], [])
-    with namespaces.Network(2) as network, _nodes(network, binaries, folder, 2 << 30) as place:
+    with namespaces.Network(2) as network, nodes_in(network, binaries, folder, 2 << 30) as place:
         found.results = _run_sizes(found, place, _SIZES, wanted, seed)
         if who.EPD_C in wanted:
             found.traffic = _traffic(network, place, seed)
@@ -265,7 +272,7 @@ def measure_nodes(
                 found.beside_on_link = _small_beside_bulk(place, seed, _LINK_RATE)
     with (
         namespaces.Network(_MANY_NODES) as network,
-        _nodes(network, binaries, folder / "many", 1 << 30) as place,
+        nodes_in(network, binaries, folder / "many", 1 << 30) as place,
     ):
         found.on_many = _run_sizes(found, place, (_SMALL,), wanted, seed)
     return found

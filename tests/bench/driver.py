@@ -13,6 +13,7 @@ import time
 import across_nodes
 import contenders as who
 import mpis
+import overlap
 import problem as problems
 import ragged
 import report
@@ -94,6 +95,7 @@ class Bench:
         self.tenants: tenants.Tenants | None = None
         self.ragged: ragged.Ragged | None = None
         self.training: training_step.TrainingSteps | None = None
+        self.overlap: overlap.Overlap | None = None
         self.watched: list[watched.Watched] = []
         self.nodes: across_nodes.Nodes | None = None
 
@@ -135,6 +137,10 @@ class Bench:
         self.nodes = across_nodes.measure_nodes(
             options.binaries, self._folder, wanted, options.seed
         )
+        if who.EPD_JAX in wanted and not options.quick:
+            self.overlap = overlap.measure(options.binaries, self._folder, options.seed)
+            if self.overlap.skipped:
+                self._skip(self.overlap.skipped)
         for reason in self.nodes.skipped:
             self._skip(reason)
 
@@ -354,6 +360,7 @@ def main(arguments: list[str]) -> int:
         "watched": [one.to_json() for one in bench.watched],
         "ragged_all_to_all": bench.ragged.to_json() if bench.ragged else None,
         "training_step": bench.training.to_json() if bench.training else None,
+        "overlap": bench.overlap.to_json() if bench.overlap else None,
         "several_nodes": bench.nodes.to_json() if bench.nodes else None,
         "sizes": [report.to_json(result) for result in bench.results],
     }
@@ -373,6 +380,8 @@ def main(arguments: list[str]) -> int:
         print(bench.ragged.table())
     if bench.training:
         print(bench.training.table())
+    if bench.overlap:
+        print(bench.overlap.table())
     if bench.nodes:
         print(bench.nodes.table())
     if bench.results and bench.results[-1].daemon_memory:

@@ -1,7 +1,8 @@
 """One rank of the training step (training_step.py): two MoE layers forward and backward and an update, in one jitted program.
 
 Its operations are the same step with the rows exchanged through ``epd``, over ``gloo``, and with ``none``: every rank then
-keeps its own rows. The experts compute in float32, the rows travel in bfloat16. A rank's experts share one pair of
+keeps its own rows. With ``halves`` a rank's tokens are two micro-batches through epd, and with ``beside`` what the experts make of
+one of them is computed beside an exchange of the other one. The experts compute in float32, the rows travel in bfloat16. A rank's experts share one pair of
 matrices, so that the arithmetic does not depend on how rows are sorted.
 """
 
@@ -46,8 +47,11 @@ class Rank(rank_protocol.Rank):
         problem = problems.Problem(pathlib.Path(folder), problems.Sizes(*numbers[:4]))
         tokens = self._place(np.asarray(problem.tokens(self.rank)))
         params = self._params(problem.sizes.hidden)
+        epd_moe, routes = self._through_epd(problem)
         moes = {
-            "epd": self._through_epd(problem),
+            "epd": (epd_moe, routes),
+            "halves": (self._in_halves(problem.sizes, epd_moe), routes),
+            "beside": (self._beside(problem.sizes), routes),
             "gloo": self._over_gloo(problem),
             "none": (self._with_none(problem.sizes), []),
         }
@@ -82,10 +86,13 @@ class Rank(rank_protocol.Rank):
     def _compiled(
         self, moe: Moe, inputs: list[jax.Array], tokens: jax.Array, params: Params
     ) -> Callable:
-        with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
-            step = jax.jit(functools.partial(self._step, moe))
-            compiled = step.lower(inputs, tokens, params).compile()
-        return lambda: compiled(inputs, tokens, params)
+        @functools.cache
+        def compiled() -> Callable:
+            with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
+                step = jax.jit(functools.partial(self._step, moe))
+                return step.lower(inputs, tokens, params).compile()
+
+        return lambda: compiled()(inputs, tokens, params)
 
     def _step(
         self, moe: Moe, inputs: list[jax.Array], tokens: jax.Array, params: Params
@@ -121,22 +128,70 @@ class Rank(rank_protocol.Rank):
                 recv_capacity_per_rank=sizes.recv_capacity,
                 hidden_dim=sizes.hidden,
             )
-        config = epd.EpLayerConfig(top_k=sizes.top_k)
         routes = [self._place(problem.routing[self.rank]), self._place(problem.weights(self.rank))]
+
+        def moe(x, routes, experts):
+            recv, weights, *plan = self._dispatch(sizes, x, *routes)
+            rows = self._weighted(experts)(recv, weights)
+            return self._combine(sizes, plan, rows, len(x))
+
+        return moe, routes
+
+    def _dispatch(self, sizes: problems.Sizes, x, index, weights, start: bool = False):
+        """The receive buffer is as large a part of the sizes' as the tokens are of all."""
+        capacity = sizes.recv_capacity * len(x) // (sizes.num_ranks * sizes.num_tokens)
+        config = epd.EpLayerConfig(top_k=sizes.top_k)
+        return epd.ep_dispatch(config, index, x, weights, capacity, start=start)
+
+    def _combine(self, sizes: problems.Sizes, plan, rows, num_tokens: int, start: bool = False):
+        config = epd.EpLayerConfig(top_k=sizes.top_k)
+        handle, counts, _ = plan
+        return epd.ep_combine(config, handle, counts, rows, num_tokens, start=start)
+
+    def _weighted(self, experts) -> Callable:
+        """(recv, weights) -> what the experts make of it, weighted."""
 
         def local(recv: jax.Array, weights: jax.Array, up: jax.Array, down: jax.Array):
             made = _experts(recv[0], up[0], down[0])
             return (made * weights[0][:, None].astype(made.dtype))[None]
 
-        def moe(x, routes, experts):
-            index, weights = routes
-            recv, recv_weights, handle, counts, _ = epd.ep_dispatch(
-                config, index, x, weights, sizes.recv_capacity
-            )
-            rows = self._over_ranks(local)(recv, recv_weights, *experts)
-            return epd.ep_combine(config, handle, counts, rows, len(x))
+        return lambda recv, weights: self._over_ranks(local)(recv, weights, *experts)
 
-        return moe, routes
+    def _split(self, sizes: problems.Sizes, array: jax.Array) -> list[jax.Array]:
+        """Of each rank's tokens the first and the second half."""
+        ranks, half = sizes.num_ranks, sizes.num_tokens // 2
+        of_rank = array.reshape(ranks, 2, half, *array.shape[1:])
+        return [of_rank[:, part].reshape(ranks * half, *array.shape[1:]) for part in (0, 1)]
+
+    def _joined(self, sizes: problems.Sizes, parts: list[jax.Array]) -> jax.Array:
+        ranks, half = sizes.num_ranks, sizes.num_tokens // 2
+        of_rank = [part.reshape(ranks, half, *part.shape[1:]) for part in parts]
+        return jnp.concatenate(of_rank, axis=1).reshape(ranks * 2 * half, *parts[0].shape[1:])
+
+    def _in_halves(self, sizes: problems.Sizes, moe: Moe) -> Moe:
+        def halves(x, routes, experts):
+            parts = zip(*(self._split(sizes, array) for array in (x, *routes)), strict=True)
+            return self._joined(
+                sizes, [moe(tokens, [index, weights], experts) for tokens, index, weights in parts]
+            )
+
+        return halves
+
+    def _beside(self, sizes: problems.Sizes) -> Moe:
+        def beside(x, routes, experts):
+            parts = list(zip(*(self._split(sizes, array) for array in (x, *routes)), strict=True))
+            num_tokens = len(x) // 2
+            make = self._weighted(experts)
+            first, second = (self._dispatch(sizes, *part, start=True) for part in parts)
+            recv, weights, *plan = first.done()
+            made = second.beside(make, recv, weights)
+            first = self._combine(sizes, plan, made, num_tokens, start=True)
+            recv, weights, *plan = second.done()
+            made = first.beside(make, recv, weights)
+            second = self._combine(sizes, plan, made, num_tokens, start=True)
+            return self._joined(sizes, [first.done(), second.done()])
+
+        return beside
 
     def _over_gloo(self, problem: problems.Problem) -> tuple[Moe, list[jax.Array]]:
         plan = gloo_jax.make_plan(problem, self.rank)

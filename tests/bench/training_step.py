@@ -82,41 +82,50 @@ class TrainingSteps:
         return lines
 
 
-def _check(fleet: Fleet, folder: pathlib.Path, sizes: problems.Sizes) -> None:
-    """What came out of the step, and the gradients, are the same through epd and over gloo."""
+def _check(
+    fleet: Fleet, folder: pathlib.Path, sizes: problems.Sizes, names: tuple[str, str]
+) -> None:
+    """What came out of the step, and the gradients, are the same both ways."""
     results = {}
-    for name in ("epd", "gloo"):
+    for name in names:
         path = folder / f"step-{name}"
         fleet.command(f"dump {name} {path}", _SECONDS)
         ranks = range(sizes.num_ranks)
         results[name] = np.stack([np.fromfile(f"{path}.{rank}", np.float32) for rank in ranks])
-    if (
-        not np.allclose(results["epd"], results["gloo"], rtol=_TOLERANCE)
-        or not results["epd"].all()
-    ):
+    one, other = (results[name] for name in names)
+    if not np.allclose(one, other, rtol=_TOLERANCE) or not one.all():
         raise WrongResult(
-            f"{sizes.name}: a training step through epd gave {results['epd'].tolist()}, over gloo {results['gloo'].tolist()}"
+            f"{sizes.name}: a training step, {names[0]}, gave {one.tolist()}, {names[1]} {other.tolist()}"
         )
 
 
-def _measure_size(sizes: problems.Sizes, place: who.Place, fleet: Fleet, seed: int) -> Step:
-    times: dict[str, list[int]] = {name: [] for name in _CONTENDERS}
-    cpu = dict.fromkeys(_CONTENDERS, 0.0)
+def measure_step(
+    sizes: problems.Sizes,
+    place: who.Place,
+    fleet: Fleet,
+    seed: int,
+    names: tuple[str, ...] = _CONTENDERS,
+    compared: tuple[str, str] = ("epd", "gloo"),
+) -> Step:
+    """The steps of these ``names``, by turns. Raises as ``measure``."""
+    times: dict[str, list[int]] = {name: [] for name in names}
+    cpu = dict.fromkeys(names, 0.0)
     with tempfile.TemporaryDirectory(dir=place.folder) as data:
         problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
         load(fleet, problem)
         runs = {}
-        for name in _CONTENDERS:
+        for name in names:
             warm = times_of(fleet, 3, name)
             runs[name] = int(np.clip(_TURN_NS / min(warm), 2, 200))
-        _check(fleet, problem.folder, sizes)
+        _check(fleet, problem.folder, sizes, compared)
         for turn in range(_ROUNDS):
-            for name in _CONTENDERS[turn % 3 :] + _CONTENDERS[: turn % 3]:
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
                 pids = [*fleet.pids(), *(place.epd_pids if name == "epd" else ())]
                 before = cpu_seconds(pids)
                 times[name] += times_of(fleet, runs[name], name)
                 cpu[name] += cpu_seconds(pids) - before
-        _check(fleet, problem.folder, sizes)
+        _check(fleet, problem.folder, sizes, compared)
         fleet.command("unload", _SECONDS)
     ms = {name: float(np.median(took)) / 1e6 for name, took in times.items()}
     cpu_ms = {name: cpu[name] * 1e3 / len(took) for name, took in times.items()}
@@ -131,7 +140,7 @@ def measure(place: who.Place, seed: int) -> TrainingSteps:
             fleet = stack.enter_context(who.started(who.TRAINING, num_ranks, place))
             for tokens in _TOKENS:
                 sizes = problems.Sizes(num_ranks, tokens, _HIDDEN, _TOP_K)
-                steps.append(_measure_size(sizes, place, fleet, seed))
+                steps.append(measure_step(sizes, place, fleet, seed))
     return TrainingSteps(steps, len(os.sched_getaffinity(0)))
 
 

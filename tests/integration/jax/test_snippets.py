@@ -64,6 +64,10 @@ _RUNS = (
     _Run(
         "ep_bootstrap(world_size", behind="assert float(abs(out[0, 0] - 2 * jnp.tanh(1.0))) < 1e-6"
     ),
+    _Run(
+        "start=True",
+        behind="assert all(float(abs(o[0, 0] - 2 * jnp.tanh(1.0))) < 1e-6 for o in out)",
+    ),
     _Run("wide.dispatch", behind="assert (out == 2).all() and stats.expert_counts[0, 0] == 64"),
     _Run("Group.join(", processes=2, devices=1),
     _Run("RoleGroup(", devices=3),

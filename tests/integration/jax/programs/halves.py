@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
-from layers import CFG, dense, layer, loss, value_and_gradients
+from layers import CFG, collectives_in, dense, layer, loss, value_and_gradients
 from world import World, fails, raises
 
 _SECONDS = 30
@@ -190,6 +190,15 @@ def check_a_result_that_nobody_uses_has_no_gradient(world: World):
     world.expect_close(gradient, 8 * problem.tokens, 1e-5)
 
 
+def check_no_collective_of_xlas_own(world: World):
+    world.bootstrap()
+    problem, _, operands = _operands(world, 312)
+    function = value_and_gradients(functools.partial(_beside_itself, problem.capacity))
+    with world.context():
+        jitted = jax.jit(function, out_shardings=world.sharding)
+        assert collectives_in(jitted.lower(*operands).compile()) == []
+
+
 def check_payloads(world: World):
     """Rows and scales under one plan, of which the rows have no gradient."""
     world.bootstrap()
@@ -318,6 +327,12 @@ def check_what_cannot_be(world: World):
         with world.context():
             jax.jit(function).lower(tokens, idx, weights)
 
+    with (
+        world.context(),
+        raises(NotImplementedError, "ep_dispatch: start=True is for ranks on CPUs", "for cuda"),
+    ):
+        whole = jax.jit(functools.partial(_whole, problem.capacity))
+        whole.trace(idx, tokens, weights).lower(lowering_platforms=("cuda",))
     with raises(RuntimeError, "StartedExchange.done: done() was called already"):
         traced(lambda started, _: (started.done(), started.done()))
     with raises(RuntimeError, "StartedExchange.beside: done() was called already"):
