@@ -192,6 +192,7 @@ _WRONG = {
             "64]",
         ),
     ),
+    "start": (_wrong("an int", 1, TypeError, "start must be True or False", "got 1"),),
     "name": (
         _wrong("an int", 5, TypeError, "name must be a str", "int"),
         _wrong("a space", "a b", ValueError, "name is 'a b'", "printable ASCII"),
@@ -204,8 +205,8 @@ _COMBINE = ("cfg", "handle_mem", "expert_out", "num_local_tokens")
 # those there is.
 _OPERATIONS = (
     ("ep_prepare", "prepare", ("cfg", "topk_idx"), ()),
-    ("ep_dispatch", "dispatch", _DISPATCH, ()),
-    ("ep_combine", "combine", (*_COMBINE, "token_counts"), ("out_sharding",)),
+    ("ep_dispatch", "dispatch", _DISPATCH, ("start",)),
+    ("ep_combine", "combine", (*_COMBINE, "token_counts"), ("out_sharding", "start")),
     ("primitives.ep_dispatch_fwd", "dispatch_fwd", ("handle_mem", *_DISPATCH), ()),
     ("primitives.ep_combine_fwd", "combine_fwd", _COMBINE, ("out_partition_spec",)),
     (

@@ -57,6 +57,7 @@ _NOT_CALLED = {
     "RoutingStats",
     "Group.of_spec",
     "RoleLink",
+    "StartedExchange",
     "errors.EpError",
     "layers.MoeAux",
     "layers.Routing",

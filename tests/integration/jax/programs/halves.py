@@ -1,6 +1,7 @@
 """Operations in two halves: the same bits and gradients as in one, in JAX's transformations; what is computed beside one is computed
 while it is under way; what is wrong is said."""
 
+import dataclasses
 import functools
 import time
 
@@ -316,8 +317,10 @@ def check_an_error_is_told_by_done(world: World):
 def check_what_cannot_be(world: World):
     world.bootstrap()
     problem, _, (idx, tokens, weights) = _operands(world, 311)
-    with world.context(), raises(TypeError, "ep_dispatch: start must be True or False", "got 1"):
-        ep.ep_dispatch(CFG, idx, tokens, weights, problem.capacity, start=1)
+    place = (jnp.int32(0), jnp.int32(0))
+    link = ep.RoleLink(dataclasses.replace(ep.default_group().spec, of_roles=True), place)
+    with raises(ValueError, "RoleLink.dispatch: start is True in a group of roles"):
+        link.dispatch(CFG, idx, tokens, weights, problem.capacity, name="n", start=True)
 
     def traced(use):
         def function(tokens, idx, weights):
