@@ -60,6 +60,7 @@ def main() -> None:
             _check(group, ranks, held, owners, jax.devices()[0])
         uneven = uneven_ranks.UnevenRanks(group, owners, ranks, held, _HIDDEN)
         uneven_ranks.check_every_loss(uneven)
+        uneven_ranks.check_every_loss(uneven, start=True)
         uneven_ranks.check_after_different_programs(uneven)
     print("by_rank: fine", flush=True)
 

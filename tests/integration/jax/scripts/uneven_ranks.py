@@ -58,12 +58,13 @@ class UnevenRanks:
         flat = [a[self.own].reshape(-1, a.shape[-1]) for a in (self.idx, self.tokens, self.weights)]
         return [jax.device_put(array, self.place) for array in flat]
 
-    def sparse(self, expert, idx, rows, weights, matrix):
-        recv, recv_weights, handle, counts, _ = self.group.dispatch(
-            _CFG, idx, rows, weights, _CAPACITY
-        )
+    def sparse(self, expert, idx, rows, weights, matrix, start=False):
+        """``start``: in halves."""
+        dispatched = self.group.dispatch(_CFG, idx, rows, weights, _CAPACITY, start=start)
+        recv, recv_weights, handle, _, _ = dispatched.done() if start else dispatched
         out = expert(recv @ matrix) * recv_weights[..., None]
-        return self.group.combine(_CFG, handle, out, rows.shape[0])
+        combined = self.group.combine(_CFG, handle, out, rows.shape[0], start=start)
+        return combined.done() if start else combined
 
     def dense(self, expert, rows, weights, matrix):
         """The layer of all ranks, where ``matrix`` is that of this process's experts."""
@@ -73,7 +74,7 @@ class UnevenRanks:
         return expert(rows @ matrix) * here + expert(rows @ self.matrix) * elsewhere
 
 
-def check_every_loss(ranks: UnevenRanks) -> None:
+def check_every_loss(ranks: UnevenRanks, start: bool = False) -> None:
     """Forward and all gradients are those of a dense layer, whatever of it the loss needs."""
     idx, tokens, weights = ranks.operands()
     for expert in (lambda rows: rows, jnp.tanh):
@@ -82,7 +83,7 @@ def check_every_loss(ranks: UnevenRanks) -> None:
                 continue
 
             def sparse(tokens, weights, matrix, model=model, expert=expert):
-                layer = lambda rows: ranks.sparse(expert, idx, rows, weights, matrix)  # noqa: E731
+                layer = lambda rows: ranks.sparse(expert, idx, rows, weights, matrix, start)  # noqa: E731
                 return model(layer, tokens).sum()
 
             def dense(tokens, weights, matrix, model=model, expert=expert):
