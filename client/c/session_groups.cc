@@ -8,6 +8,7 @@
 #include "client/c/direct_wait.h"
 #include "client/c/interrupt.h"
 #include "client/c/join_wait.h"
+#include "client/c/numa_node.h"
 #include "client/c/session.h"
 #include "proto/epd/v1/features.h"
 #include "proto/epd/v1/region_layout.h"
@@ -197,6 +198,9 @@ Status Session::MapArena(const UniqueFd& fd, const JoinedArena& arena, Formation
   if (mapped->mapping != nullptr && mapped->mapping->bytes() == arena.bytes) return {};
   Mapping mapping;
   if (Status s = Mapping::Map(fd.get(), arena.bytes, arena.own, &mapping); !s.ok()) return s;
+  if (const auto node = OwnNode(); arena.own && node.has_value()) {
+    static_cast<void>(PreferNode(mapping.data(), mapping.bytes(), *node));
+  }
   mapped->mapping = std::make_shared<const Mapping>(std::move(mapping));
   known = mapped->mapping;
   std::erase_if(mappings_, [](const auto& entry) { return entry.second.expired(); });
