@@ -38,7 +38,7 @@ Operation* LeaderProtocol::HandleMessage(Tenant& tenant, Incarnation from,
   } else if (message.step == LeaderStep::kRows) {
     return parts_.ahead.Take(tenant, from, message);
   } else if (message.step == LeaderStep::kRowsOver) {
-    parts_.ahead.TakeOver(tenant, from, message);
+    parts_.ahead.ForgetRows(tenant, from, message);
   } else if (tenant.ended.ok() && tenant.peers->leads() &&
              message.step == LeaderStep::kRowsLanded) {
     return parts_.ahead.TakeLanded(tenant, from, message);

@@ -175,7 +175,7 @@ Operation* RowsAhead::TakeLanded(Tenant& tenant, Incarnation from, const PeerMes
   return CanBeDecided(*operation) ? operation : nullptr;
 }
 
-void RowsAhead::TakeOver(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+void RowsAhead::ForgetRows(Tenant& tenant, Incarnation from, const PeerMessage& message) {
   TenantPeers& peers = *tenant.peers;
   const auto waiting = peers.rows_ahead.find(message.key);
   if (waiting == peers.rows_ahead.end()) return;

@@ -53,7 +53,7 @@ class RowsAhead {
   // The leader hears it; returns as Take.
   Operation* TakeLanded(Tenant& tenant, Incarnation from, const PeerMessage& message);
   // Nobody wants the rows of `from` that wait.
-  void TakeOver(Tenant& tenant, Incarnation from, const PeerMessage& message);
+  void ForgetRows(Tenant& tenant, Incarnation from, const PeerMessage& message);
   // The leader does so once all have announced, with rows that went ahead, and agree. It waits for those who have not all rows.
   void Decide(Operation& operation);
   // What it then says.
