@@ -4,6 +4,8 @@ each shows what the other's ranks did last, and a worker that never answers anot
 import contextlib
 import fcntl
 import os
+import pathlib
+import re
 import signal
 import socket
 import threading
@@ -216,6 +218,12 @@ def test_a_worker_that_accepts_streams_and_never_answers_is_named_and_hangs_nobo
         assert epd.api.call("GetStatus").workers[0].pid == epd.worker_pid() != 0
 
 
+def _wire_version() -> int:
+    """Of the protocol between workers, as this source speaks it."""
+    frame = pathlib.Path(__file__).resolve().parents[3] / "daemon/worker/peer_streams/frame.h"
+    return int(re.search(r"kWireVersion = (\d+);", frame.read_text())[1])
+
+
 def _ports(pid: int) -> list[int]:
     """At which the process listens."""
     folder = f"/proc/{pid}/fd"
@@ -228,7 +236,7 @@ def test_a_stranger_at_a_workers_port_is_refused_and_logged(pair, clients):
     """It knows the workers' numbers, and nothing that a formation has told them."""
     _form(clients, "g")
     first, second = (epd.api.call("GetStatus").workers[0] for epd in pair)
-    hello = wire_pb2.WireHello(version=5, node="b", stream_kind=1, nonce=bytes(32))
+    hello = wire_pb2.WireHello(version=_wire_version(), node="b", stream_kind=1, nonce=bytes(32))
     setattr(hello, "from", second.worker_incarnation)
     hello.to = first.worker_incarnation
     proof = b"\x01\0\0\0" + wire_pb2.WireHello(proof=bytes(32)).SerializeToString()
