@@ -149,45 +149,67 @@ ffi::Error NoSuchCall(const char* why) {
                                          "minutes, in the process that began it"};
 }
 
+// Where XLA wants a call's results.
+struct Results {
+  void* rows = nullptr;
+  std::size_t rows_bytes = 0;
+  void* weights = nullptr;
+  std::size_t weights_bytes = 0;
+};
+
+Results WhereOf(const ffi::RemainingRets& results) {
+  Results where;
+  if (auto rows = results.get<ffi::AnyBuffer>(0); rows.has_value()) {
+    where.rows = (*rows)->untyped_data();
+    where.rows_bytes = (*rows)->size_bytes();
+  }
+  if (results.size() < 2) return where;
+  if (auto weights = results.get<ffi::AnyBuffer>(1); weights.has_value()) {
+    where.weights = (*weights)->untyped_data();
+    where.weights_bytes = (*weights)->size_bytes();
+  }
+  return where;
+}
+
+void Clear(const Results& where) {
+  if (where.rows_bytes > 0) std::memset(where.rows, 0, where.rows_bytes);
+  if (where.weights_bytes > 0) std::memset(where.weights, 0, where.weights_bytes);
+}
+
+// Once the call has ended.
+void HandOver(const StartedCall& call, const client::Status& status, const Results& where,
+              ffi::Promise& promise) {
+  if (!status.ok()) {
+    promise.SetError(
+        ffi::Error(static_cast<ffi::ErrorCode>(status.code), std::string(status.message)));
+  } else if (call.Copy(where.rows, where.rows_bytes, where.weights, where.weights_bytes)) {
+    promise.SetAvailable();  // Runs what follows in the program, here.
+  } else {
+    promise.SetError(NoSuchCall("the exchange of this number has results of other sizes"));
+  }
+}
+
 // The results of a call that was started, or zeros of none: the derivative of what nothing depends on.
+// NOLINTNEXTLINE(readability-function-size): as above.
 ffi::Future Done(Scalar, Scalar, Token token, ffi::RemainingArgs, ffi::RemainingRets results,
                  ffi::Dictionary) {
-  struct Where {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-  };
-  Where where[2];
-  for (std::size_t i = 0; i < results.size() && i < 2; ++i) {
-    auto result = results.get<ffi::AnyBuffer>(i);
-    where[i] = {(*result)->untyped_data(), (*result)->size_bytes()};
-  }
+  const Results where = WhereOf(results);
   ffi::Promise promise;
   ffi::Future future(promise);
   const std::uint64_t number = GetNumber(token.typed_data());
-  if (number == 0) {
-    for (const Where& result : where) {
-      if (result.bytes > 0) std::memset(result.data, 0, result.bytes);
-    }
-    promise.SetAvailable();
-    return future;
-  }
   std::shared_ptr<StartedCall> started = StartedCalls::Shared().Take(number);
-  if (started == nullptr) {
+  if (number == 0) {
+    Clear(where);
+    promise.SetAvailable();
+  } else if (started == nullptr) {
     promise.SetError(NoSuchCall("no exchange of this number is under way"));
-    return future;
+  } else {
+    StartedCall& call = *started;
+    call.Await([started = std::move(started), where,
+                promise = std::make_shared<ffi::Promise>(promise)](const client::Status& status) {
+      HandOver(*started, status, where, *promise);
+    });
   }
-  StartedCall& call = *started;
-  call.Await([started = std::move(started), promise = std::make_shared<ffi::Promise>(promise),
-              rows = where[0], weights = where[1]](const client::Status& status) {
-    if (!status.ok()) {
-      promise->SetError(
-          ffi::Error(static_cast<ffi::ErrorCode>(status.code), std::string(status.message)));
-    } else if (started->Copy(rows.data, rows.bytes, weights.data, weights.bytes)) {
-      promise->SetAvailable();  // Runs what follows in the program, here.
-    } else {
-      promise->SetError(NoSuchCall("the exchange of this number has results of other sizes"));
-    }
-  });
   return future;
 }
 
