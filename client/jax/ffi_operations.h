@@ -8,7 +8,9 @@
 
 #include <xla/ffi/api/ffi.h>
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "client/c/epd_client.h"
@@ -92,11 +94,29 @@ inline epd_dtype ToDtype(::xla::ffi::DataType type) {
   }
 }
 
-inline ::xla::ffi::Error ToXla(const client::Status& status, const CallConfig& call) {
-  if (status.ok()) return ::xla::ffi::Error::Success();
+// Why a call failed, as its caller is told.
+inline client::Status InWords(const client::Status& status, const CallConfig& call) {
+  if (status.ok()) return status;
   const program::CallWords words = {TokensArgument(call.operation), call.shards, call.program};
+  return {status.code, program::InApiWords(status.code, status.message, &words)};
+}
+
+inline ::xla::ffi::Error ToXla(const client::Status& status) {
+  if (status.ok()) return ::xla::ffi::Error::Success();
   return ::xla::ffi::Error(static_cast<::xla::ffi::ErrorCode>(status.code),
-                           program::InApiWords(status.code, status.message, &words));
+                           std::string(status.message));
+}
+
+inline ::xla::ffi::Error ToXla(const client::Status& status, const CallConfig& call) {
+  return ToXla(InWords(status, call));
+}
+
+// A call that got no thread of its own.
+inline client::Status NoThread(const CallConfig& call, std::int32_t position) {
+  return {client::Code::kResourceExhausted,
+          "[epd:RESOURCE_EXHAUSTED] group=" + call.alias + " rank=" + std::to_string(position) +
+              " phase=begin: no thread for " + OperationName(call.operation) +
+              ": the limit of threads of this process or user is reached"};
 }
 
 }  // namespace epd::jax

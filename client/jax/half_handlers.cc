@@ -41,10 +41,7 @@ struct Half {
     const epd_program_call call = MakeCall(site, run_id, domain, position);
     const int code = function(&call, &args, &error);
     if (code == EPD_OK) return End({});
-    const client::Code known = client::CodeFromNumber(code);
-    const program::CallWords words = {TokensArgument(site.config.operation), site.config.shards,
-                                      site.config.program};
-    End({known, program::InApiWords(known, error.message, &words)});
+    End(InWords({client::CodeFromNumber(code), error.message}, site.config));
   }
 
   void End(client::Status status) {
@@ -65,11 +62,7 @@ struct Half {
       static_cast<void>(context.release());  // The thread has it.
       return;
     }
-    half->End({client::Code::kResourceExhausted,
-               "[epd:RESOURCE_EXHAUSTED] group=" + half->site.config.alias +
-                   " rank=" + std::to_string(half->position) + " phase=begin: no thread for " +
-                   OperationName(half->site.config.operation) +
-                   ": the limit of threads of this process or user is reached"});
+    half->End(InWords(NoThread(half->site.config, half->position), half->site.config));
   }
 };
 
@@ -180,8 +173,7 @@ void Clear(const Results& where) {
 void HandOver(const StartedCall& call, const client::Status& status, const Results& where,
               ffi::Promise& promise) {
   if (!status.ok()) {
-    promise.SetError(
-        ffi::Error(static_cast<ffi::ErrorCode>(status.code), std::string(status.message)));
+    promise.SetError(ToXla(status));
   } else if (call.Copy(where.rows, where.rows_bytes, where.weights, where.weights_bytes)) {
     promise.SetAvailable();  // Runs what follows in the program, here.
   } else {

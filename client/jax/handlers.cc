@@ -85,12 +85,7 @@ ffi::Future Launch(Function<Args> function, const SiteState* site, ffi::RunId ru
   if (epd_program_start(work, launched.get(), nullptr) == EPD_OK) {
     static_cast<void>(launched.release());  // The thread has it.
   } else {
-    promise.SetError(ToXla({client::Code::kResourceExhausted,
-                            "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias + " rank=" +
-                                std::to_string(place.position) + " phase=begin: no thread for " +
-                                OperationName(site->config.operation) +
-                                ": the limit of threads of this process or user is reached"},
-                           site->config));
+    promise.SetError(ToXla(NoThread(site->config, place.position), site->config));
   }
   return future;
 }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -87,8 +88,10 @@ def _dispatch_payload(
 
 def _start_payload(
     static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
-) -> StartedExchange[tuple[Payload, jax.Array]]:
-    """The same, in halves."""
+) -> tuple[
+    list[_halves.UnderWay], Callable[[Sequence[list[jax.Array]]], tuple[Payload, jax.Array]]
+]:
+    """The same, in halves: what is under way, and what is made of its results."""
     leaves, tree = jax.tree.flatten(tokens)
     weights = topk_weights.astype(jnp.float32)
     started = []
@@ -96,9 +99,9 @@ def _start_payload(
         given = (_of_leaf(static, number), capacity, handle_mem, rows, weights)
         exchange = _exchanges.dispatch_exchange(*given)
         started.append(_halves.start(*exchange, rows.shape[-1], rows.dtype))
-    return StartedExchange(
-        started,
-        lambda received: (jax.tree.unflatten(tree, [r[0] for r in received]), received[0][1]),
+    return started, lambda received: (
+        jax.tree.unflatten(tree, [rows for rows, _ in received]),
+        received[0][1],
     )
 
 
@@ -167,8 +170,8 @@ class Operation:
         if not topk_idx.size:  # Nothing goes from here.
             received = _dispatch_payload(static, capacity, handle_mem, *payload)
             return StartedExchange([], lambda _: (*received, *planned))
-        under_way = _start_payload(static, capacity, handle_mem, *payload)
-        return under_way.then(lambda received: (*received, *planned))
+        under_way, received_of = _start_payload(static, capacity, handle_mem, *payload)
+        return StartedExchange(under_way, lambda results: (*received_of(results), *planned))
 
     def dispatch_fwd(
         self,

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from epd.jax import _halves
 
 _T = TypeVar("_T")
-_U = TypeVar("_U")
 
 
 class StartedExchange(Generic[_T]):
@@ -68,13 +67,6 @@ class StartedExchange(Generic[_T]):
         self._check("done")
         self._is_done = True
         return self._results([one.done() for one in self._started])
-
-    def then(self, function: Callable[[_T], _U]) -> "StartedExchange[_U]":
-        """The same exchange, whose ``done`` returns ``function`` of what this one's does. This one is not to be used any more."""
-        self._check("then")
-        self._is_done = True
-        results = self._results
-        return StartedExchange(self._started, lambda received: function(results(received)))
 
     def _pass(self, through: Callable[..., Any], what: str, tree: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
