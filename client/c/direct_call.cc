@@ -30,11 +30,35 @@ const shm::DirectArea& DirectCall::AreaOf(uint32_t rank) const {
   return *FindArea(formation_.arenas[rank]);
 }
 
-bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn turn,
-                         uint32_t eager_buffer, const std::string& name) {
-  for (const Formation::Arena& arena : formation_.arenas) {
-    if (FindArea(arena) == nullptr) return false;
+uint32_t DirectCall::PutRoutes(std::span<const int32_t> routes, uint32_t count) const {
+  shm::DirectArea& area = own();
+  // The same on all ranks, so that they ask the worker together.
+  if (routes.size() > shm::kDirectExperts ||
+      formation_.spec.max_tokens_per_rank > shm::kMaxDirectTokens ||
+      area.num_route_lines.load(std::memory_order_relaxed) != shm::kRouteLines ||
+      formation_.arenas[rank_].bytes() < sizeof(shm::DirectTail)) {
+    return 0;
   }
+  const uint32_t num_lines = shm::NumRouteLines(static_cast<uint32_t>(routes.size()));
+  if (area.next_route_line > shm::kRouteLines - num_lines) area.next_route_line = 0;
+  shm::RouteLine* const lines = reinterpret_cast<shm::RouteLine*>(&area) - shm::kRouteLines;
+  const std::span<shm::RouteLine> next(lines + area.next_route_line, num_lines);
+  const uint32_t taken = area.taken.load(std::memory_order_acquire);
+  const bool free = std::none_of(next.begin(), next.end(), [taken](const shm::RouteLine& line) {
+    return shm::IsUntaken(taken, line.count);
+  });
+  if (!free) return 0;
+  for (size_t e = 0; e < routes.size(); ++e) {
+    shm::RouteLine& line = next[e / shm::kExpertsPerLine];
+    line.count = count;
+    line.of_expert[e % shm::kExpertsPerLine] = static_cast<uint16_t>(routes[e]);
+  }
+  const uint32_t first = area.next_route_line;
+  area.next_route_line += num_lines;
+  return first + 1;
+}
+
+bool DirectCall::Name(const shm::SlotRequest& request, DirectPrograms::Turn turn) {
   call_.group_id = request.group_id;
   call_.epoch = request.epoch;
   call_.formation = request.formation;
@@ -51,20 +75,38 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
   call_.row_bytes = request.row_bytes;
   call_.plan_id = request.plan_id;
   call_.spec_hash = request.spec_hash;
-  if (call_.top_k != request.top_k) return false;
+  return call_.top_k == request.top_k;
+}
 
+bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn turn,
+                         const Said& call) {
+  for (const Formation::Arena& arena : formation_.arenas) {
+    if (FindArea(arena) == nullptr) return false;
+  }
+  if (!Name(request, turn)) return false;
   shm::DirectArea& area = own();
   MutexLock lock(pool_.publish_mutex());
   const uint32_t before = shm::GateCount(area.gate.load(std::memory_order_relaxed));
-  if (before - area.taken.load(std::memory_order_acquire) >= shm::kDirectRecords - 1) return false;
-  if (!pool_.HasRoomToPublish(&area, shm::NextCount(before), shm::kDirectLook)) return false;
-  count_ = shm::NextCount(before);
+  const uint32_t count = shm::NextCount(before);
+  const uint32_t untaken = before - area.taken.load(std::memory_order_acquire);
+  bool has_room =
+      untaken < shm::kDirectRecords - 1 && pool_.HasRoomToPublish(&area, count, shm::kDirectLook);
+  uint32_t routes = 0;
+  if (has_room && request.kind == shm::Kind::kPrepare) {
+    routes = PutRoutes(call.routes, count);
+    has_room = routes != 0;
+  }
+  if (!has_room) {
+    area.asked.store(shm::HashOf(call_), std::memory_order_relaxed);
+    return false;
+  }
+  count_ = count;
   shm::DirectRecord& said = record();
   // Whatever stood here is over: its peers see that it does not stand before they see anything else.
   said.word.store(shm::RecordWord(count_, shm::DirectState::kUnused), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   said.call = call_;
-  said.eager_buffer = eager_buffer;
+  said.eager_buffer = call.eager_buffer;
   said.has_name = request.has_name;
   said.published_ns = Nanoseconds(Clock::now());
   said.stage_bytes = request.stage_bytes;
@@ -74,7 +116,10 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
   said.rank = rank_;
   said.raw_execution = request.execution;
   said.announced = 0;
-  text::Write(name, said.name);
+  said.routes = routes;
+  said.num_experts = static_cast<uint32_t>(call.routes.size());
+  said.padded_rows = 0;
+  text::Write(call.name, said.name);
   said.word.store(shm::RecordWord(count_, shm::DirectState::kPublished), std::memory_order_release);
   if (!shm::PublishDirect(area.gate, turn.generation, before)) {
     SetState(shm::DirectState::kWithdrawn);
@@ -108,10 +153,19 @@ bool DirectCall::Look() {
   return all;
 }
 
+bool DirectCall::SomeoneAsks(uint64_t hash) const {
+  for (uint32_t rank = 0; rank < counts_.size(); ++rank) {
+    if (counts_[rank] == 0 && AreaOf(rank).asked.load(std::memory_order_relaxed) == hash)
+      return true;
+  }
+  return false;
+}
+
 bool DirectCall::Await(std::chrono::nanoseconds wait) {
   if (Look()) return !someone_asked_;
+  const uint64_t hash = shm::HashOf(call_);
   const Clock::time_point until = Clock::now() + wait;
-  while (Clock::now() < until) {
+  while (Clock::now() < until && !SomeoneAsks(hash)) {
     sched_yield();
     if (Look()) return !someone_asked_;
   }
@@ -166,8 +220,9 @@ void DirectCall::Note(Clock::time_point ended) const {
   (void)__builtin_sub_overflow(last, first, &said.gathered_ns);
 }
 
-void DirectCall::Finish(Clock::time_point ended) {
+void DirectCall::Finish(Clock::time_point ended, uint32_t padded_rows) {
   Note(ended);
+  record().padded_rows = padded_rows;
   SetState(shm::DirectState::kDone);
 }
 

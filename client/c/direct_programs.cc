@@ -40,7 +40,8 @@ std::optional<DirectPrograms::Turn> DirectPrograms::Begin(const Call& call) {
   if (call.raw_execution < program.raw_base) return {};
   const uint64_t execution = call.raw_execution - program.raw_base + program.base;
   if (!Use(program, execution, call)) return {};
-  if (program.num_missed >= kMaxMissed && execution % kTryEvery != 0) return {};
+  if (program.num_missed[call.prepares ? 1 : 0] >= kMaxMissed && execution % kTryEvery != 0)
+    return {};
   return Turn{.execution = execution, .generation = program.generation};
 }
 
@@ -48,7 +49,8 @@ void DirectPrograms::Note(const Call& call, bool met) {
   MutexLock lock(mutex_);
   const auto found = programs_.find({call.rank, call.program});
   if (found == programs_.end()) return;
-  found->second.num_missed = met ? 0 : found->second.num_missed + 1;
+  uint32_t& num_missed = found->second.num_missed[call.prepares ? 1 : 0];
+  num_missed = met ? 0 : num_missed + 1;
 }
 
 }  // namespace epd::client

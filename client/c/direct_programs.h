@@ -1,6 +1,7 @@
 // Which calls this process's ranks may publish for themselves: what the worker has told of their programs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -22,6 +23,7 @@ class DirectPrograms {
     uint64_t raw_execution = 0;
     uint32_t ordinal = 0;
     uint32_t occurrence = 0;
+    bool prepares = false;
   };
   struct Turn {
     uint64_t execution = 0;  // The same on all ranks.
@@ -36,7 +38,7 @@ class DirectPrograms {
   std::optional<Turn> Begin(const Call& call);
 
   // How a published call went. Of a program that met nobody often enough only some executions are tried, on every rank the
-  // same, so that they meet again if they can: some rank may never publish.
+  // same, so that they meet again if they can: some rank may never publish, or, of an earlier release, no prepares.
   void Note(const Call& call, bool met);
 
  private:
@@ -46,7 +48,7 @@ class DirectPrograms {
     uint32_t generation = 0;
     uint64_t last = 0;                                // The last execution that has begun, as told.
     std::vector<std::pair<uint32_t, uint32_t>> used;  // Its calls that have begun.
-    uint32_t num_missed = 0;                          // In a row.
+    std::array<uint32_t, 2> num_missed = {};          // In a row: of rows; of prepares.
   };
   // False: it was used, or is of an earlier execution.
   static bool Use(Program& program, uint64_t execution, const Call& call);

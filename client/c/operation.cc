@@ -211,11 +211,12 @@ DirectPrograms::Call Call::ProgramCall() const {
   call.raw_execution = request_.execution;
   call.ordinal = request_.ordinal;
   call.occurrence = request_.occurrence;
+  call.prepares = request_.kind == shm::Kind::kPrepare;
   return call;
 }
 
 bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
-  if (request_.kind == shm::Kind::kPrepare || !formation_.goes_direct) return false;
+  if (!formation_.goes_direct) return false;
   // An overflow is the worker's to say: it knows every rank's.
   if (shm::Scatters(request_.kind) && !formation_.spec.drop_on_overflow &&
       request_.announce.demand > request_.recv_capacity) {
@@ -224,7 +225,10 @@ bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
   const std::optional<DirectPrograms::Turn> turn = formation_.direct->Begin(ProgramCall());
   if (!turn) return false;
   direct_.emplace(formation_, request_.rank, slot.pool());
-  if (!direct_->Publish(request_, *turn, static_cast<uint32_t>(slot.index()), TextOf(key))) {
+  const DirectCall::Said said = {.eager_buffer = static_cast<uint32_t>(slot.index()),
+                                 .name = TextOf(key),
+                                 .routes = operation_.routes()};
+  if (!direct_->Publish(request_, *turn, said)) {
     direct_.reset();
     return false;
   }
@@ -252,11 +256,12 @@ void Call::TakeDirect(const HeldSlot& slot) {
              area.stride);
   }
   admitted_.stages = stages_;
+  admitted_.plan_id = direct_->plan_id();
 }
 
 Status Call::ReadDirect(HeldSlot& slot) {
   const Status read = Read();
-  direct_->Finish(Clock::now());
+  direct_->Finish(Clock::now(), read.ok() ? operation_.padded_rows() : 0);
   slot.LeaveUntil(DirectCall::MakeIsFree(shared_formation_, *direct_));
   return read;
 }

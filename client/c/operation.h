@@ -55,6 +55,11 @@ class Operation {
   virtual Status TakeOutput(const Admitted& admitted, const std::byte* out) = 0;
 
   virtual void ZeroOutputs() = 0;
+
+  // Of a prepare, after Plan: this rank's routes to each expert; of others nothing.
+  virtual std::span<const int32_t> routes() const { return {}; }
+  // Of a prepare, after Pull: the rows that only pad, in this rank's zones.
+  virtual uint32_t padded_rows() const { return 0; }
 };
 
 // Runs `operation` on `rank` to its end; blocks. Errors are those of epd_client.h, with their place

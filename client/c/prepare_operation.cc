@@ -92,6 +92,23 @@ Status PrepareOperation::Build(const Admitted& admitted) {
   return status;
 }
 
+uint32_t PrepareOperation::padded_rows() const {
+  const auto alignment = static_cast<uint32_t>(routing_.alignment);
+  if (alignment <= 1) return 0;
+  const size_t num_experts = static_cast<size_t>(routing_.num_experts);
+  uint32_t padded = 0;
+  for (size_t e = 0; e < num_experts; ++e) {
+    if (ExpertOwner(routing_, static_cast<int32_t>(e)) != static_cast<int32_t>(args_.rank))
+      continue;
+    uint32_t rows = 0;
+    for (size_t at = e; at < counts_.size(); at += num_experts) {
+      rows += static_cast<uint32_t>(counts_[at]);
+    }
+    padded += (alignment - rows % alignment) % alignment;
+  }
+  return padded;
+}
+
 void PrepareOperation::ZeroOutputs() {
   if (args_.handle_mem != nullptr) std::memset(args_.handle_mem, 0, args_.handle_mem_bytes);
   if (args_.total_recv != nullptr) *args_.total_recv = 0;

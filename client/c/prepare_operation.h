@@ -19,6 +19,8 @@ class PrepareOperation : public Operation {
   Status Pull(const Admitted& admitted) override;
   Status TakeOutput(const Admitted& admitted, const std::byte* out) override;
   void ZeroOutputs() override;
+  std::span<const int32_t> routes() const override { return counts_; }
+  uint32_t padded_rows() const override;
 
  private:
   Status Build(const Admitted& admitted);

@@ -15,7 +15,7 @@
 #include "daemon/backend/member_moves.h"
 #include "daemon/backend/move_job.h"
 #include "daemon/shared_memory/file_pages.h"
-#include "proto/epd/v1/direct_area.h"
+#include "proto/epd/v1/direct_tail.h"
 
 namespace epd {
 
@@ -76,7 +76,7 @@ class ArenaSet {
 
   // Where the ranks of the set meet without the worker, behind arena_bytes(); the worker's own mapping, which lives as
   // long as the set. Null: such arenas have no such area.
-  virtual shm::DirectArea* Direct(int arena) {
+  virtual shm::DirectTail* Direct(int arena) {
     static_cast<void>(arena);
     return nullptr;
   }

@@ -30,7 +30,7 @@ absl::Status Exhausted(absl::string_view what) {
 std::unique_ptr<MemfdArenas> MemfdArenas::Plan(int num_arenas, uint64_t arena_bytes,
                                                const std::vector<int>& landing_of_arena) {
   // A pool is of any size; the direct area behind its rows begins with a page.
-  constexpr uint64_t kPage = alignof(shm::DirectArea);
+  constexpr uint64_t kPage = alignof(shm::DirectTail);
   std::unique_ptr<MemfdArenas> set(new MemfdArenas((arena_bytes + kPage - 1) / kPage * kPage));
   std::map<int, size_t> memfd_of_landing;
   for (int i = 0; i < num_arenas; ++i) {
@@ -94,14 +94,15 @@ absl::Status MemfdArenas::Make(Memfd& memfd) const {
 absl::Status MemfdArenas::AddDirect(Arena& arena) {
   const int fd = FdOf(arena);
   errno = DoPageAction(PageAction::kMake,
-                       {.fd = fd, .offset = arena_bytes_, .bytes = sizeof(shm::DirectArea)});
+                       {.fd = fd, .offset = arena_bytes_, .bytes = sizeof(shm::DirectTail)});
   if (errno != 0) return Exhausted("memory for a staging arena's direct area");
-  void* mapped = mmap(nullptr, sizeof(shm::DirectArea), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+  void* mapped = mmap(nullptr, sizeof(shm::DirectTail), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
                       static_cast<off_t>(arena_bytes_));
   if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena's direct area");
-  madvise(mapped, sizeof(shm::DirectArea), MADV_DONTFORK);
-  arena.direct = static_cast<shm::DirectArea*>(mapped);
-  arena.guard = PageGuard(mapped, sizeof(shm::DirectArea));
+  madvise(mapped, sizeof(shm::DirectTail), MADV_DONTFORK);
+  arena.direct = static_cast<shm::DirectTail*>(mapped);
+  arena.direct->area.num_route_lines.store(shm::kRouteLines, std::memory_order_relaxed);
+  arena.guard = PageGuard(mapped, sizeof(shm::DirectTail));
   return absl::OkStatus();
 }
 
@@ -114,7 +115,7 @@ bool MemfdArenas::lost_pages() const {
 
 void MemfdArenas::DropArena(Arena& arena) {
   arena.guard = PageGuard();
-  if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
+  if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectTail));
   arena.direct = nullptr;
 }
 
@@ -167,7 +168,7 @@ std::vector<FilePages> MemfdArenas::MeetingPages() const {
   for (const Arena& arena : arenas_) {
     if (arena.direct != nullptr)
       pages.push_back(
-          {.fd = FdOf(arena), .offset = arena_bytes_, .bytes = sizeof(shm::DirectArea)});
+          {.fd = FdOf(arena), .offset = arena_bytes_, .bytes = sizeof(shm::DirectTail)});
   }
   return pages;
 }

@@ -41,7 +41,7 @@ class MemfdArenas : public ArenaSet {
   bool DropSome() override;
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
-  shm::DirectArea* Direct(int arena) override { return arenas_[arena].direct; }
+  shm::DirectTail* Direct(int arena) override { return arenas_[arena].direct; }
   absl::StatusOr<char*> Map(int arena) override;
 
  private:
@@ -56,7 +56,7 @@ class MemfdArenas : public ArenaSet {
     size_t memfd = 0;  // In memfds_.
     uint64_t offset = 0;
     int landing = -1;
-    shm::DirectArea* direct = nullptr;
+    shm::DirectTail* direct = nullptr;
     PageGuard guard = {};
   };
   explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
@@ -71,7 +71,7 @@ class MemfdArenas : public ArenaSet {
   uint64_t BytesOf(const Memfd& memfd) const { return memfd.num_parts * arena_bytes_; }
 
   uint64_t arena_bytes_;
-  uint64_t direct_bytes_ = sizeof(shm::DirectArea);  // Behind each arena; 0: there are none.
+  uint64_t direct_bytes_ = sizeof(shm::DirectTail);  // Behind each arena; 0: there are none.
   std::vector<Memfd> memfds_;
   std::vector<Arena> arenas_;
   size_t num_made_ = 0;     // Memfds, then direct areas.

@@ -19,9 +19,9 @@ absl::Duration Believable(absl::Duration said) {
 void CountDirect(const DirectOutcome& outcome, Tenant& tenant, OperationFigures& figures) {
   const auto num_ranks = static_cast<uint32_t>(tenant.num_ranks());
   const uint32_t rank = outcome.rank.value;
-  const bool moves_rows =
-      outcome.said.kind >= shm::Kind::kDispatch && outcome.said.kind <= shm::Kind::kCombineBackward;
-  if (rank >= num_ranks || !moves_rows) return;
+  const bool is_known =
+      outcome.said.kind >= shm::Kind::kPrepare && outcome.said.kind <= shm::Kind::kCombineBackward;
+  if (rank >= num_ranks || !is_known) return;
   // What it may do next is decided when it announces: here it only has begun.
   (void)tenant.executions.Enter(outcome.rank, outcome.key.execution.program, outcome.key.named,
                                 outcome.raw_execution);

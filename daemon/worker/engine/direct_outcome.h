@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
@@ -25,9 +26,11 @@ struct DirectOutcome {
   bool announced = false;  // The worker has heard of it.
   absl::Time published_at;
   absl::Time ended_at;
-  absl::Duration waited;    // From its publication to the last rank's.
-  absl::Duration gathered;  // From the first rank's.
-  uint32_t last_rank = 0;   // Who published last.
+  absl::Duration waited;              // From its publication to the last rank's.
+  absl::Duration gathered;            // From the first rank's.
+  uint32_t last_rank = 0;             // Who published last.
+  std::vector<uint16_t> routes = {};  // Of a prepare: the rank's to each expert.
+  uint32_t padded_rows = 0;           // In the zones of the rank.
 };
 
 // Counts the execution as begun and, of one that has ended, the rank's part in the tenant's figures. An operation is

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "proto/epd/v1/text.h"
 
@@ -73,6 +75,23 @@ DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {
   return outcome;
 }
 
+// Of the publication `count`, if it is a prepare. Lines of another one tell nothing.
+void TakeRoutes(const shm::DirectTail& tail, uint32_t count, DirectOutcome& outcome) {
+  const shm::DirectRecord& record = tail.area.records[count % shm::kDirectRecords];
+  const uint32_t num_experts = std::min(record.num_experts, shm::kDirectExperts);
+  const uint32_t num_lines = shm::NumRouteLines(num_experts);
+  const uint32_t first = record.routes - 1;
+  if (outcome.said.kind != shm::Kind::kPrepare || first > shm::kRouteLines - num_lines) return;
+  const absl::Span<const shm::RouteLine> lines(tail.route_lines + first, num_lines);
+  if (!absl::c_all_of(lines, [&](const shm::RouteLine& line) { return line.count == count; }))
+    return;
+  outcome.routes.reserve(num_experts);
+  for (uint32_t e = 0; e < num_experts; ++e) {
+    outcome.routes.push_back(lines[e / shm::kExpertsPerLine].of_expert[e % shm::kExpertsPerLine]);
+  }
+  outcome.padded_rows = record.padded_rows;
+}
+
 }  // namespace
 
 bool DirectAreas::Add(const ReportTenantReady& ready, uint32_t uid, std::vector<SessionId> sessions,
@@ -89,11 +108,11 @@ bool DirectAreas::Add(const ReportTenantReady& ready, uint32_t uid, std::vector<
     const uint32_t rank = ready.ranks[i].value;
     if (rank >= ranks.of_rank.size()) return false;
     known.areas.push_back(set.Direct(static_cast<int>(i)));
-    ranks.of_rank[rank] = known.areas.back();
+    ranks.of_rank[rank] = &known.areas.back()->area;
   }
   if (known.taken.empty()) {
     known.taken.resize(known.areas.size());
-    for (shm::DirectArea* area : known.areas) shm::EndDirect(area->gate, known.generation);
+    for (shm::DirectTail* tail : known.areas) shm::EndDirect(tail->area.gate, known.generation);
   }
   ranks_[{ready.group, ready.formation}] = std::move(ranks);
   return true;
@@ -110,7 +129,7 @@ void DirectAreas::End(ArenaSetId id) {
   const TouchedUser::Scope touch(touched_, set->second.uid);
   uint32_t& generation = set->second.generation;
   generation = generation == UINT32_MAX ? 1 : generation + 1;
-  for (shm::DirectArea* area : set->second.areas) shm::EndDirect(area->gate, generation);
+  for (shm::DirectTail* tail : set->second.areas) shm::EndDirect(tail->area.gate, generation);
 }
 
 uint32_t DirectAreas::Generation(ArenaSetId id) const {
@@ -145,7 +164,8 @@ bool DirectAreas::IsOf(const shm::DirectArea& area, const DirectOutcome& outcome
 }
 
 // A record is taken once it has ended, and those behind it wait; that a call has begun is said at once.
-void DirectAreas::TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& take) const {
+void DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const {
+  shm::DirectArea& area = tail.area;
   const uint32_t count = shm::GateCount(area.gate.load(std::memory_order_acquire));
   if (count - taken > shm::kDirectRecords) taken = count - shm::kDirectRecords;
   bool in_order = true;
@@ -159,7 +179,8 @@ void DirectAreas::TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& t
     in_order = in_order && shm::HasRead(word, next);
     const bool ended = in_order && StateOf(word) == shm::DirectState::kDone;
     if (ended || !in_order) {
-      const DirectOutcome outcome = ToOutcome(record, ended);
+      DirectOutcome outcome = ToOutcome(record, ended);
+      if (ended) TakeRoutes(tail, next, outcome);
       if (IsOf(area, outcome)) take(outcome);
     }
     if (in_order) taken = next;
@@ -173,13 +194,14 @@ void DirectAreas::TakeIfMany(const shm::SlotRequest& request, absl::Time now, co
   if (found == ranks_.end() || request.rank >= found->second.of_rank.size()) return;
   const auto set = sets_.find(found->second.set);
   if (set == sets_.end() || now < set->second.next_take) return;
-  const std::vector<shm::DirectArea*>& areas = set->second.areas;
-  const auto own = std::find(areas.begin(), areas.end(), found->second.of_rank[request.rank]);
-  const uint32_t count = shm::GateCount((*own)->gate.load(std::memory_order_relaxed));
-  if (count - set->second.taken[static_cast<size_t>(own - areas.begin())] <
-      shm::kDirectRecords / 2) {
-    return;
-  }
+  const std::vector<shm::DirectTail*>& areas = set->second.areas;
+  const auto own = std::find_if(areas.begin(), areas.end(), [&](const shm::DirectTail* tail) {
+    return &tail->area == found->second.of_rank[request.rank];
+  });
+  const uint32_t count = shm::GateCount((*own)->area.gate.load(std::memory_order_relaxed));
+  const uint32_t many =
+      request.kind == shm::Kind::kPrepare ? shm::kFewestRoutes : shm::kDirectRecords / 2;
+  if (count - set->second.taken[static_cast<size_t>(own - areas.begin())] < many) return;
   set->second.next_take = now + std::max(kShortestTake, kTakePerRank * areas.size());
   for (size_t i = 0; i < areas.size(); ++i) TakeFrom(*areas[i], set->second.taken[i], take);
 }

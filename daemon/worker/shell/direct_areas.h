@@ -16,6 +16,7 @@
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/tenant_start.h"
 #include "daemon/worker/shell/touched_user.h"
+#include "proto/epd/v1/direct_tail.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -61,7 +62,7 @@ class DirectAreas {
   };
   struct Set {
     uint32_t uid = 0;
-    std::vector<shm::DirectArea*> areas;
+    std::vector<shm::DirectTail*> areas;
     std::vector<uint32_t>
         taken;  // [areas.size()] what stands in each area's `taken`, but believed.
     uint32_t generation = 1;
@@ -69,7 +70,7 @@ class DirectAreas {
   };
   bool IsIdle(const Name& name, const Ranks& ranks,
               const std::function<bool(SessionId)>& lives) const;
-  void TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& take) const;
+  void TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
   // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.
   bool IsOf(const shm::DirectArea& area, const DirectOutcome& outcome) const;
 

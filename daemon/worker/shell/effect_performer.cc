@@ -152,13 +152,19 @@ void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest&
   const bool announces =
       request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
   if (!announces) return exchange_.Take(submission, request, now);
-  direct_.TakeIfMany(request, now,
-                     [this](const DirectOutcome& outcome) { exchange_.NoteDirect(outcome); });
+  direct_.TakeIfMany(request, now, [this](const DirectOutcome& outcome) { Note(outcome); });
   exchange_.Take(submission, request, now, direct_.HasMet(request));
 }
 
 void EffectPerformer::TakeDirect() {
-  direct_.TakeAll([this](const DirectOutcome& outcome) { exchange_.NoteDirect(outcome); });
+  direct_.TakeAll([this](const DirectOutcome& outcome) { Note(outcome); });
+}
+
+void EffectPerformer::Note(const DirectOutcome& outcome) {
+  exchange_.NoteDirect(outcome);
+  const auto tenant = tenants_.find({outcome.group, outcome.formation});
+  if (tenant == tenants_.end()) return;
+  RouteCounter::Count(outcome, tenant->second.move.spec, tenant->second.routes);
 }
 
 void EffectPerformer::PollDirect(absl::Time now) {

@@ -106,6 +106,8 @@ class EffectPerformer {
     std::vector<SessionId> sessions = {};  // [num_ranks] of those here.
     const char* link = "";                 // RowLink::name where there are no `members`.
   };
+  // What ranks have done without this worker.
+  void Note(const DirectOutcome& outcome);
   static StageToSend MakeStage(const TenantFacts& tenant, const char* base,
                                const Announcement& said, Rank rank);
   using TenantKey = std::pair<GroupId, Formation>;

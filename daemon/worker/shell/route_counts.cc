@@ -56,6 +56,20 @@ void RouteCounter::Count(const CountRoutes& prepare, const GroupSpec& spec, cons
   AddExperts(prepare, slice, routes);
 }
 
+void RouteCounter::Count(const DirectOutcome& prepare, const GroupSpec& spec, Routes& routes) {
+  const uint32_t rank = prepare.rank.value;
+  if (!prepare.ended || prepare.routes.size() != spec.num_experts || rank >= spec.num_ranks) return;
+  routes.of_expert.resize(spec.num_experts);
+  routes.between_ranks.resize(size_t{spec.num_ranks} * spec.num_ranks);
+  uint64_t* const to_ranks = &routes.between_ranks[size_t{rank} * spec.num_ranks];
+  for (uint32_t e = 0; e < spec.num_experts; ++e) {
+    routes.of_expert[e] += prepare.routes[e];
+    to_ranks[ExpertOwner(spec, e).value] += prepare.routes[e];
+  }
+  routes.padded_rows += prepare.padded_rows;
+  if (rank == 0) ++routes.num_prepares;
+}
+
 // `to_ranks`: [num_ranks] of the rank whose counts these are; null: another worker serves it, which counts it.
 void RouteCounter::AddRow(uint64_t weight, uint64_t* to_ranks) {
   uint64_t* const sums = to_ranks == nullptr ? elsewhere_.data() : here_.data();

@@ -9,6 +9,7 @@
 #include "daemon/backend/backend.h"
 #include "daemon/core/allowance.h"
 #include "daemon/core/group_spec.h"
+#include "daemon/worker/engine/direct_outcome.h"
 #include "daemon/worker/engine/effects.h"
 
 namespace epd {
@@ -36,6 +37,9 @@ class RouteCounter {
   // Adds to `routes` what `prepare` asks for; `arenas` is its set, of a group of `spec`.
   void Count(const CountRoutes& prepare, const GroupSpec& spec, const ArenaSet& arenas,
              absl::Time now, Routes& routes);
+
+  // Adds what a rank says of a prepare that ranks of a group of `spec` made without the worker.
+  static void Count(const DirectOutcome& prepare, const GroupSpec& spec, Routes& routes);
 
  private:
   // Experts [begin, end), each of which stands for `weight`.

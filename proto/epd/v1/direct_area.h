@@ -133,9 +133,11 @@ struct alignas(64) DirectRecord {
   uint32_t rank;
   uint64_t raw_execution;  // As in SlotRequest.
   uint32_t announced;      // The worker knows of the call.
-  uint32_t reserved;
-  char name[32];  // Zero-terminated or cut; as in AnnounceRequest.
-  uint8_t padding[16];
+  uint32_t routes;         // Of a prepare: 1 + the index of its first RouteLine (direct_tail.h).
+  char name[32];           // Zero-terminated or cut; as in AnnounceRequest.
+  uint32_t num_experts;    // Of a prepare: so many routes are counted.
+  uint32_t padded_rows;  // Of a prepare: rows that only pad, in this rank's zones; once it is done.
+  uint8_t padding[8];
 };
 static_assert(sizeof(DirectRecord) == 256);
 
@@ -144,9 +146,28 @@ struct alignas(4096) DirectArea {
   // Worker: the newest publication whose record it has taken. The rank publishes only while its records are not
   // written over untaken; else the call goes through the worker.
   alignas(64) std::atomic<uint32_t> taken;
+  // Worker: how many RouteLines stand in front of the area (direct_tail.h); an earlier release's worker has none.
+  alignas(64) std::atomic<uint32_t> num_route_lines;
+  // Rank: HashOf the last call that it could have published, and for which it asked the worker instead. A hint for peers, who
+  // else would look for it as long as they may.
+  alignas(64) std::atomic<uint64_t> asked;
+  uint32_t next_route_line;  // The rank's alone.
   alignas(4096) DirectRecord records[kDirectRecords];
 };
 static_assert(sizeof(DirectArea) == 4096 + kDirectRecords * 256);
+
+// FNV-1a.
+inline uint64_t HashOf(const DirectCall& call) {
+  uint8_t bytes[sizeof call];
+  std::memcpy(bytes, &call, sizeof call);
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
+  return hash;
+}
+
+// What the plan of a prepare that ranks made without the worker is named after, on all of them; a worker's names, which it
+// counts, do not reach the highest bit.
+inline uint64_t DirectPlanId(const DirectCall& call) { return HashOf(call) | uint64_t{1} << 63; }
 
 // Which publication of `area` is `call`; 0: none of its newest ones.
 inline uint32_t FindDirect(const DirectArea& area, const DirectCall& call) {

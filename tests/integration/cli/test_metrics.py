@@ -55,6 +55,25 @@ def test_operations_routes_and_phases_of_a_group_are_counted(epd, hung):
     )
 
 
+def test_prepares_that_ranks_make_without_the_worker_are_counted_as_its_own(epd, hung):
+    times = 300  # More than there are records.
+    for _ in range(times):
+        for rank in hung:
+            rank.begin("padded", 64)
+        assert [rank.result("padded")[0] for rank in hung] == [0, 0]
+    done = ("cpu", "prepare", "OK")
+    wait.until(
+        lambda: scraped.metric(epd, "epd_operations_total").get(done) == times, "all are counted"
+    )
+    assert scraped.metric(epd, "epd_expert_routes_total")[("hung", "", "0")] == 32 * times
+    assert scraped.metric(epd, "epd_group_routes_total") == {
+        ("hung", "", "rank"): 16 * times,
+        ("hung", "", "node"): 16 * times,
+    }
+    # Expert 0 alone has rows, 32 of a zone of 64.
+    assert scraped.metric(epd, "epd_group_padded_rows_total") == {("hung", ""): 32 * times}
+
+
 def test_what_pads_the_zones_of_experts_is_counted(epd, hung):
     for key, alignment in (("tight", 1), ("padded", 64)):
         for rank in hung:

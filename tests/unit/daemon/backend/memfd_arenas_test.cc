@@ -28,7 +28,7 @@ uint64_t BytesWithDirectArea(int fd) {
 }
 
 // Of its staging: the direct area behind that is there from the beginning.
-uint64_t AllocatedBytes(int fd) { return BytesWithDirectArea(fd) - sizeof(shm::DirectArea); }
+uint64_t AllocatedBytes(int fd) { return BytesWithDirectArea(fd) - sizeof(shm::DirectTail); }
 
 int DoAll(PageAction action, const std::vector<FilePages>& pages) {
   int error = 0;
@@ -60,8 +60,8 @@ TEST(MemfdArenas, OfAnySizeHaveADirectAreaThatBeginsWithAPage) {
     ASSERT_TRUE(arenas.ok()) << bytes << ": " << arenas.status();
     EXPECT_GE((*arenas)->arena_bytes(), bytes);
     EXPECT_LT((*arenas)->arena_bytes(), bytes + 4096);
-    EXPECT_EQ((*arenas)->Share(0)->bytes, (*arenas)->arena_bytes() + sizeof(shm::DirectArea));
-    (*arenas)->Direct(0)->records[0].word.store(1);
+    EXPECT_EQ((*arenas)->Share(0)->bytes, (*arenas)->arena_bytes() + sizeof(shm::DirectTail));
+    (*arenas)->Direct(0)->area.records[0].word.store(1);
   }
 }
 
@@ -202,10 +202,10 @@ TEST(MemfdArenas, ManyAreMadeAndDroppedAFewAtATime) {
   }
   EXPECT_EQ(num_turns, 2 * 40 / kMost) << "memfds, then direct areas";
   ASSERT_TRUE(arenas->Ready().ok());
-  for (int i = 0; i < 40; ++i) arenas->Direct(i)->records[0].word.store(1);
+  for (int i = 0; i < 40; ++i) arenas->Direct(i)->area.records[0].word.store(1);
   ASSERT_TRUE(Make(*arenas, 0, 4096));
   EXPECT_EQ(DoAll(PageAction::kGiveBack, arenas->MeetingPages()), 0);
-  EXPECT_EQ(arenas->Direct(39)->records[0].word.load(), 0u);
+  EXPECT_EQ(arenas->Direct(39)->area.records[0].word.load(), 0u);
   num_turns = 0;
   while (arenas->DropSome()) ++num_turns;
   EXPECT_EQ(num_turns, 2 * 40 / kMost - 1) << "arenas, then memfds";

@@ -12,6 +12,7 @@ namespace epd {
 namespace {
 
 using ::testing::Each;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr uint32_t kRanks = 16;
@@ -26,10 +27,10 @@ class Areas : public ArenaSet {
   absl::StatusOr<ArenaShare> Share(int) override { return absl::UnimplementedError(""); }
   absl::Status Read(int, uint64_t, absl::Span<char>) const override { return absl::OkStatus(); }
   absl::StatusOr<char*> Map(int) override { return absl::UnimplementedError(""); }
-  shm::DirectArea* Direct(int arena) override { return &areas_[static_cast<size_t>(arena)]; }
+  shm::DirectTail* Direct(int arena) override { return &tails_[static_cast<size_t>(arena)]; }
 
  private:
-  std::unique_ptr<shm::DirectArea[]> areas_ = std::make_unique<shm::DirectArea[]>(kRanks);
+  std::unique_ptr<shm::DirectTail[]> tails_ = std::make_unique<shm::DirectTail[]>(kRanks);
 };
 
 class DirectAreasTest : public ::testing::Test {
@@ -48,7 +49,7 @@ class DirectAreasTest : public ::testing::Test {
   }
   // `rank` has made so many calls for itself, which were good.
   void Call(Areas& areas, uint64_t group, uint32_t rank, uint32_t times) {
-    shm::DirectArea& area = *areas.Direct(static_cast<int>(rank));
+    shm::DirectArea& area = areas.Direct(static_cast<int>(rank))->area;
     const uint64_t gate = area.gate;
     for (uint32_t count = shm::GateCount(gate) + 1; times > 0; ++count, --times) {
       shm::DirectRecord& record = area.records[count % shm::kDirectRecords];
@@ -61,8 +62,10 @@ class DirectAreasTest : public ::testing::Test {
     }
   }
   // What is taken when `rank` announces.
-  std::vector<DirectOutcome> Announce(uint32_t rank, uint64_t group = 1) {
+  std::vector<DirectOutcome> Announce(uint32_t rank, uint64_t group = 1,
+                                      shm::Kind kind = shm::Kind::kDispatch) {
     shm::SlotRequest request = {};
+    request.kind = kind;
     request.group_id = group;
     request.formation = 1;
     request.rank = rank;
@@ -83,12 +86,12 @@ TEST_F(DirectAreasTest, AllRanksRecordsAreTakenOnceOneHasHalfItsAreaFull) {
   Call(own_, 1, 3, 1);
   EXPECT_THAT(Announce(2), SizeIs(0)) << "rank 2 has room";
   EXPECT_THAT(Announce(3), SizeIs(20 * (kRanks - 1) + shm::kDirectRecords / 2));
-  EXPECT_EQ(own_.Direct(3)->taken, shm::kDirectRecords / 2);
+  EXPECT_EQ(own_.Direct(3)->area.taken, shm::kDirectRecords / 2);
 }
 
 TEST_F(DirectAreasTest, WhoSaysThatItsAreaIsFullAtEveryCallMakesTheWorkerLookNowAndThen) {
   const absl::Duration call = absl::Microseconds(10);
-  const shm::DirectArea& area = *own_.Direct(5);
+  const shm::DirectArea& area = own_.Direct(5)->area;
   int num_looks = 0;
   for (int i = 0; i < 100'000; ++i) {  // A second.
     Call(own_, 1, 5, shm::kDirectRecords);
@@ -117,9 +120,42 @@ TEST_F(DirectAreasTest, AnotherSetIsLookedAtMeanwhileAndWhoAsksForFiguresGetsThe
 
 TEST_F(DirectAreasTest, WhatARankSaysInAnothersNameIsLeftOut) {
   Call(own_, 1, 0, shm::kDirectRecords);
-  for (shm::DirectRecord& record : own_.Direct(0)->records) record.rank = 1;
+  for (shm::DirectRecord& record : own_.Direct(0)->area.records) record.rank = 1;
   EXPECT_THAT(Announce(0), SizeIs(0));
-  EXPECT_EQ(own_.Direct(0)->taken, shm::kDirectRecords) << "it has room again all the same";
+  EXPECT_EQ(own_.Direct(0)->area.taken, shm::kDirectRecords) << "it has room again all the same";
+}
+
+TEST_F(DirectAreasTest, APreparesRoutesComeWithItsRecordAlone) {
+  shm::DirectTail& tail = *own_.Direct(2);
+  Call(own_, 1, 2, 5);
+  for (shm::DirectRecord& record : tail.area.records) {
+    record.call.kind = static_cast<uint8_t>(shm::Kind::kPrepare);
+    record.num_experts = 31;
+    record.routes = 8;
+    record.padded_rows = 5;
+  }
+  tail.route_lines[7] = {.count = 1, .of_expert = {4, 0, 65535}};
+  tail.route_lines[8] = {.count = 1, .of_expert = {9}};
+  tail.area.records[3].routes = shm::kRouteLines;  // Its second line would lie behind the last.
+  tail.area.records[4].routes = 0;
+  tail.area.records[5].num_experts = 1'000'000;
+  std::vector<DirectOutcome> taken;
+  direct_.TakeAll([&](const DirectOutcome& one) { taken.push_back(one); });
+  ASSERT_THAT(taken, SizeIs(5));
+  std::vector<uint16_t> expected(31);
+  expected[0] = 4;
+  expected[2] = 65535;
+  expected[30] = 9;
+  EXPECT_EQ(taken[0].routes, expected);
+  EXPECT_EQ(taken[0].padded_rows, 5u);
+  for (int i = 1; i < 5; ++i) EXPECT_THAT(taken[i].routes, IsEmpty()) << i;
+}
+
+TEST_F(DirectAreasTest, WhoHasNoLineLeftForRoutesIsLookedAtAtItsPrepareAndNotBefore) {
+  Call(own_, 1, 4, shm::kFewestRoutes);
+  EXPECT_THAT(Announce(4), SizeIs(0));
+  EXPECT_THAT(Announce(4, 1, shm::Kind::kPrepare), SizeIs(shm::kFewestRoutes));
+  EXPECT_THAT(Announce(4, 1, shm::Kind::kPrepare), SizeIs(0));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -157,6 +158,49 @@ TEST_F(RouteCountsTest, WhatClientsStageWrapsNoFigure) {
   counter_.Count(Prepare(spec, 2), spec, staged, now_, routes_);
   EXPECT_THAT(routes_.of_expert, ElementsAre(INT32_MAX, 3));
   EXPECT_THAT(routes_.between_ranks, ElementsAre(0, 0, INT32_MAX, 3));
+}
+
+TEST_F(RouteCountsTest, PreparesWithoutTheWorkerCountAsThoseWithItDo) {
+  GroupSpec spec = Spec(3, 4);
+  spec.expert_owner = std::vector{Rank(2), Rank(0), Rank(2), Rank(1)};
+  const std::array<std::array<uint16_t, 4>, 3> counts = {
+      {{5, 0, 1, 2}, {0, 0, 7, 1}, {3, 4, 0, 0}}};
+  const uint32_t alignment = 4;
+  StagedCounts arenas(3,
+                      [&](int arena, uint32_t e) { return counts[static_cast<size_t>(arena)][e]; });
+  Routes by_worker;
+  counter_.Count(Prepare(spec, 3, alignment), spec, arenas, now_, by_worker);
+  Routes direct;
+  const std::array<uint32_t, 3> padded = {0, 1, 0};  // Zones of 8, 4, 8 and 3 rows.
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    DirectOutcome outcome;
+    outcome.rank = Rank(rank);
+    outcome.ended = true;
+    outcome.routes.assign(counts[rank].begin(), counts[rank].end());
+    outcome.padded_rows = padded[rank];
+    RouteCounter::Count(outcome, spec, direct);
+  }
+  EXPECT_EQ(direct.of_expert, by_worker.of_expert);
+  EXPECT_EQ(direct.between_ranks, by_worker.between_ranks);
+  EXPECT_EQ(direct.padded_rows, by_worker.padded_rows);
+  EXPECT_EQ(direct.num_prepares, 1u);
+  EXPECT_EQ(direct.num_estimated, 0u);
+}
+
+TEST_F(RouteCountsTest, OfAPrepareThatIsNotOverOrOfAnotherSizeNothingCounts) {
+  const GroupSpec spec = Spec(2, 2);
+  DirectOutcome outcome;
+  outcome.routes = {1, 2};
+  Routes routes;
+  RouteCounter::Count(outcome, spec, routes);  // Not over.
+  outcome.ended = true;
+  outcome.rank = Rank(2);
+  RouteCounter::Count(outcome, spec, routes);
+  outcome.rank = Rank(1);
+  outcome.routes = {1, 2, 3};
+  RouteCounter::Count(outcome, spec, routes);
+  EXPECT_THAT(routes.of_expert, ::testing::IsEmpty());
+  EXPECT_EQ(routes.num_prepares, 0u);
 }
 
 TEST_F(RouteCountsTest, RanksOfAnotherWorkerCountOnlyWhereTheyPadZonesHere) {
