@@ -32,13 +32,14 @@ class NewestWriter : public Reactor {
     if (!writing_) WriteNext();
   }
 
-  // Ends the stream, where this is the server's side, once what was offered is out. Later calls do nothing.
-  void End(grpc::Status status) {
+  // Ends the stream, where this is the server's side, once what was offered is out. False: it ends otherwise already.
+  bool End(grpc::Status status) {
     const absl::MutexLock lock(&mutex_);
-    if (ending_) return;
+    if (ending_) return false;
     ending_ = true;
     status_ = std::move(status);
     if (!writing_) FinishIt();
+    return true;
   }
 
   void OnWriteDone(bool ok) override {

@@ -54,15 +54,17 @@ class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport
                                           v1::ClusterView> {
  public:
   using OnMessage = std::function<void(v1::NodeReport)>;
+  using OnUnread = std::function<void(bool cancelled)>;
 
-  // `on_message` is called on gRPC's threads, one call at a time. `context` is the call's.
-  void Start(const grpc::CallbackServerContext& context, OnMessage on_message) {
+  // Both are called on gRPC's threads, one call at a time; `on_unread` is the last. `context` is the call's.
+  void Start(const grpc::CallbackServerContext& context, OnMessage on_message, OnUnread on_unread) {
     context_ = &context;
     on_message_ = std::move(on_message);
+    on_unread_ = std::move(on_unread);
     StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return EndUnread();
+    if (!ok) return on_unread_(context_->IsCancelled());
     on_message_(std::exchange(incoming_, v1::NodeReport()));
     StartRead(&incoming_);
   }
@@ -73,6 +75,16 @@ class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport
       view.mutable_questions()->Swap(waiting.mutable_questions());
       waiting = std::move(view);
     });
+  }
+
+  // After all that was read was judged, which may have ended it. A node that ends cancels its call; gRPC does not say whether
+  // another one said something that does not parse.
+  void EndUnread(bool cancelled) {
+    const absl::Status why = absl::InvalidArgumentError(
+        "got something that is no NodeReport, or the end of the stream; the node connects again");
+    const bool ends = End(cancelled ? grpc::Status::OK : ToGrpc(why));
+    if (!ends || cancelled) return;
+    Log(LogLevel::kWarn, "node's stream ended", {{"address", peer}, {"why", why.message()}});
   }
 
   // Control thread only.
@@ -86,18 +98,10 @@ class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport
   std::string address;  // Where the node takes calls; "": nowhere.
 
  private:
-  // A node that ends cancels its call; gRPC does not say whether another one said something that does not parse.
-  void EndUnread() {
-    if (context_->IsCancelled()) return End(grpc::Status::OK);
-    const absl::Status why = absl::InvalidArgumentError(
-        "got something that is no NodeReport, or the end of the stream; the node connects again");
-    Log(LogLevel::kWarn, "node's stream ended", {{"address", peer}, {"why", why.message()}});
-    End(ToGrpc(why));
-  }
-
   const grpc::CallbackServerContext* context_ = nullptr;
   v1::NodeReport incoming_;
   OnMessage on_message_;
+  OnUnread on_unread_;
 };
 
 ClusterService::ClusterService(Node& node, const CallerGate& gate)
@@ -144,8 +148,13 @@ grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
     stream->End(ToGrpc(taken));
     return stream.get();
   }
-  stream->Start(*context,
-                [this, weak](v1::NodeReport report) { Arrived(weak, std::move(report)); });
+  stream->Start(
+      *context, [this, weak](v1::NodeReport report) { Arrived(weak, std::move(report)); },
+      [this, weak](bool cancelled) {
+        node_.loop().Post([weak, cancelled] {
+          if (const auto alive = weak.lock()) alive->EndUnread(cancelled);
+        });
+      });
   return stream.get();
 }
 

@@ -71,7 +71,10 @@ void GroupWatchers::Begin(const std::shared_ptr<GroupWatch>& watch) {
   const absl::Status room = CheckRoom();
   watch->refused = !room.ok();
   watches_.push_back(watch);
-  if (watch->refused) return watch->End(ToGrpc(room));
+  if (watch->refused) {
+    watch->End(ToGrpc(room));
+    return;
+  }
   UpdateOne(*watch);
 }
 
@@ -107,7 +110,10 @@ void GroupWatchers::UpdateOne(GroupWatch& watch) {
     *response.mutable_group() = std::move(group);
     return watch.Offer(std::move(response));
   }
-  if (watch.last.group_id() == 0) return watch.End(ToGrpc(NoSuchGroup(node_, watch.name())));
+  if (watch.last.group_id() == 0) {
+    watch.End(ToGrpc(NoSuchGroup(node_, watch.name())));
+    return;
+  }
   watch.last.set_state(v1::GROUP_STATE_CLOSED);
   *response.mutable_group() = watch.last;
   watch.Offer(std::move(response));
