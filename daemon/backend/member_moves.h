@@ -61,6 +61,9 @@ struct RowLink {
 struct PreparedMove {
   MoveId id = 0;
   uint64_t digest = 0;
+  // Of a scatter, [ranks of this member, num_ranks]: tokens of each that go to each rank, each token once. Empty: sizes do not
+  // depend on it.
+  std::vector<uint32_t> tokens_to = {};
 };
 
 // What the leader knows of all ranks.
@@ -68,6 +71,9 @@ struct IssuePlace {
   MoveId id = 0;
   uint64_t place = 0;
   std::vector<uint64_t> recv_capacity;  // [num_ranks]
+  // [num_ranks, ranks of this member]: what each rank's member has said in `tokens_to` of these. Empty on all members: one has
+  // not, and a message is as long as the plan's counts allow.
+  std::vector<uint32_t> tokens_from = {};
 };
 
 // Of a backend; on its thread, without waiting.

@@ -162,6 +162,7 @@ struct TakeTurn {
   ArenaSetId set;
   uint64_t place = 0;
   std::vector<uint64_t> recv_capacity;  // [num_ranks]
+  std::vector<uint32_t> tokens_from;    // As TokensFrom says for this worker.
 };
 
 // The operation has failed: by a communicator it gets no turn, and else whoever is at its move may stop; report its end with

@@ -327,11 +327,11 @@ void Exchange::RowsAheadRefused(OperationId id, Rank rank, const absl::Status& c
   FinishEvent();
 }
 
-void Exchange::RowsPrepared(OperationId id, uint64_t digest, absl::Time now) {
+void Exchange::RowsPrepared(OperationId id, PreparedRows rows, absl::Time now) {
   parts_->event.now = now;
   const Operation* operation = parts_->table.Find(id);
   if (operation == nullptr || operation->phase != Phase::kMoving) return;
-  parts_->leader.RowsPrepared(*operation, digest);
+  parts_->leader.RowsPrepared(*operation, std::move(rows));
   FinishEvent();
 }
 

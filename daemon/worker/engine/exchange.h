@@ -16,6 +16,7 @@
 #include "daemon/worker/engine/exchange_snapshot.h"
 #include "daemon/worker/engine/operation_traces.h"
 #include "daemon/worker/engine/peer_message.h"
+#include "daemon/worker/engine/prepared_rows.h"
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/engine/tenant_start.h"
 #include "daemon/worker/staging/staging.h"
@@ -118,8 +119,8 @@ class Exchange {
 
   // ---- operations on several workers (peer_message.h) ----
 
-  // What MoveRows was told to move by a communicator can be, with what `digest` names.
-  void RowsPrepared(OperationId operation, uint64_t digest, absl::Time now);
+  // What MoveRows was told to move by a communicator can be.
+  void RowsPrepared(OperationId operation, PreparedRows rows, absl::Time now);
 
   // Answers to SendRowsAhead: all are on the stream, or the stage of `rank` is damaged.
   void RowsAheadSent(OperationId operation, absl::Time now);

@@ -239,9 +239,10 @@ void LeaderProtocol::OnAdmit(Tenant& tenant, const PeerMessage& message) {
 
 // ---- the order of a communicator ----
 
-void LeaderProtocol::RowsPrepared(const Operation& operation, uint64_t digest) {
+void LeaderProtocol::RowsPrepared(const Operation& operation, PreparedRows rows) {
   PeerMessage message = About(LeaderStep::kPrepared, operation);
-  message.bytes = digest;
+  message.bytes = rows.digest;
+  message.tokens = std::move(rows.tokens_to);
   Tell(*operation.tenant, operation.tenant->peers->leader, std::move(message));
 }
 
@@ -249,11 +250,11 @@ void LeaderProtocol::OnPrepared(Tenant& tenant, Incarnation from, const PeerMess
   Operation* operation = Find(tenant, message.number);
   if (operation == nullptr || operation->peers.has_place) return;
   if (operation->phase != Phase::kAdmitted && operation->phase != Phase::kMoving) return;
-  operation->peers.prepared[from] = message.bytes;
+  operation->peers.prepared[from] = {message.bytes, message.tokens};
   if (operation->peers.prepared.size() < tenant.peers->nodes.size()) return;
-  const auto& [first, digest] = *operation->peers.prepared.begin();
-  for (const auto& [worker, other] : operation->peers.prepared) {
-    if (other == digest) continue;
+  const auto& [first, rows] = *operation->peers.prepared.begin();
+  for (const auto& [worker, others] : operation->peers.prepared) {
+    if (others.digest == rows.digest) continue;
     return parts_.failures.FailAsLeader(
         tenant, OperationKey(operation->key),
         absl::DataLossError(
@@ -273,7 +274,13 @@ void LeaderProtocol::GiveIssuePlace(Operation& operation) {
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     message.said.emplace_back(Rank(r), operation.parts[r].said);
   }
-  parts_.messenger.SendToOthers(tenant, message);
+  auto tokens = TokensFrom(*tenant.peers, operation.peers.prepared);
+  for (const PeerWorker& node : tenant.peers->nodes) {
+    if (node.worker == tenant.peers->self) continue;
+    message.tokens = std::move(tokens[node.worker]);
+    parts_.messenger.Send(tenant, node.worker, message);
+  }
+  message.tokens = std::move(tokens[tenant.peers->self]);
   OnIssue(tenant, message);
 }
 
@@ -285,7 +292,8 @@ void LeaderProtocol::OnIssue(Tenant& tenant, const PeerMessage& message) {
   TakeTurn turn{.operation = operation->id,
                 .set = tenant.set,
                 .place = message.bytes,
-                .recv_capacity = std::vector<uint64_t>(operation->parts.size())};
+                .recv_capacity = std::vector<uint64_t>(operation->parts.size()),
+                .tokens_from = message.tokens};
   for (const auto& [rank, said] : message.said) {
     if (rank.value < turn.recv_capacity.size()) turn.recv_capacity[rank.value] = said.recv_capacity;
   }

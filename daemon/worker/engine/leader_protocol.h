@@ -54,7 +54,7 @@ class LeaderProtocol {
   void MaybePublished(Operation& operation);
   void TellPublished(Operation& operation);
   void RowsLanded(Operation& operation, Rank rank);
-  void RowsPrepared(const Operation& operation, uint64_t digest);
+  void RowsPrepared(const Operation& operation, PreparedRows rows);
 
   // A tenant drains in order, and no stream of its ranks here has anything in it from before.
   void StreamsIdle(Tenant& tenant);

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/announcement.h"
+#include "daemon/worker/engine/prepared_rows.h"
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/staging/staging_pool.h"
 #include "proto/epd/v1/segment.h"
@@ -50,10 +51,10 @@ struct OperationPeers {
   std::set<Incarnation> published;
   std::set<Rank> landed;  // Ranks of other nodes whose rows are here.
   bool revoke_asked = false;
-  bool reported = false;                     // This worker has said kPublished.
-  bool wire_open = false;                    // Rows may come and go.
-  std::map<Incarnation, uint64_t> prepared;  // The digests of those who are; the leader's.
-  bool has_place = false;                    // It takes part in the communicator, or was cancelled.
+  bool reported = false;     // This worker has said kPublished.
+  bool wire_open = false;    // Rows may come and go.
+  PreparedWorkers prepared;  // Those who are; the leader's.
+  bool has_place = false;    // It takes part in the communicator, or was cancelled.
   // Rows that go without regions; rows_ahead.h.
   struct Ahead {
     bool begun = false;    // All ranks here have announced: whether rows go ahead is settled.

@@ -9,7 +9,8 @@
 // (kDecided).
 //
 // Between devices rows go by a communicator (daemon/backend/member_moves.h). Whose ranks have all
-// published finds out how many bytes that will be and says so (kPrepared); when all have, and mean the same,
+// published finds out how many bytes that will be and says so (kPrepared), and how many tokens each of its ranks has for each
+// other one, which nobody else can know (prepared_rows.h); when all have, and mean the same,
 // the leader gives the operation a place in the communicator's order, one behind the other over all tenants
 // of the group, and tells it to everybody (kIssue). Who has been told takes part, whatever else happens, and
 // a failed operation without a turn is cancelled once its leader has said that it failed.
@@ -91,10 +92,10 @@ enum class LeaderStep : uint8_t {
   kFailed,        // key, cause, failures_seen: the number of this failure, unsynchronised
   kFailedSeen,    // failures_seen
   kEnded,         // cause
-  kPrepared,      // number, bytes: a digest
-  kIssue,         // number, bytes: the place; said: of all ranks
-  kStreamsIdle,   // nothing
-  kSealed,        // nothing
+  kPrepared,      // number, bytes: a digest, tokens: [ranks of the sender, R] of each for each rank
+  kIssue,        // number, bytes: the place; said: of all ranks; tokens: [R, ranks of the receiver]
+  kStreamsIdle,  // nothing
+  kSealed,       // nothing
   kRows,  // key, said: one rank's, of which nothing but the rank counts, failures_seen; its rows come along
   kRowsLanded,  // key, failures_seen
   kRowsOver,    // key
@@ -110,6 +111,7 @@ struct PeerMessage {
   uint64_t number = 0;  // Of the operation, by its leader.
   Ticket ticket;
   uint64_t bytes = 0;  // Of the region on every rank.
+  std::vector<uint32_t> tokens;
   uint64_t failures_seen = 0;
   // What failed is a call of streams that are not synchronised: the next of its number may be good.
   bool unsynchronised = false;

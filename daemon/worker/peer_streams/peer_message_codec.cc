@@ -95,6 +95,7 @@ v1::WireMessage ToProto(const PeerMessage& message, LastSubject& last) {
   out.set_ticket_clock(message.ticket.clock);
   out.set_ticket_leader(message.ticket.leader.value);
   out.set_bytes(message.bytes);
+  out.mutable_tokens()->Assign(message.tokens.begin(), message.tokens.end());
   out.set_failures_seen(message.failures_seen);
   out.set_unsynchronised(message.unsynchronised);
   Announcement before = Zeros();
@@ -114,6 +115,8 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in, LastSubject& las
   const LastSubject subject = GetSubject(in, last);
   if (!known || !subject.has_value()) return std::nullopt;
   if (in.said_size() > static_cast<int>(limits::kPlanRanks)) return std::nullopt;
+  if (in.tokens_size() > static_cast<int>(limits::kPlanRanks * limits::kPlanRanks))
+    return std::nullopt;
   last = subject;
   message.step = static_cast<LeaderStep>(step);
   message.group = subject->group;
@@ -124,6 +127,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in, LastSubject& las
   message.number = in.number();
   message.ticket = {in.ticket_clock(), Incarnation(in.ticket_leader())};
   message.bytes = in.bytes();
+  message.tokens.assign(in.tokens().begin(), in.tokens().end());
   message.failures_seen = in.failures_seen();
   message.unsynchronised = in.unsynchronised();
   Announcement before = Zeros();

@@ -86,11 +86,11 @@ void EffectPerformer::TakeMoved(Backend& backend) {
   }
   EndSetsWithoutPages(now_);
   MemberMoves* members = backend.member_moves();
-  const std::vector<PreparedMove> prepared =
+  std::vector<PreparedMove> prepared =
       members == nullptr ? std::vector<PreparedMove>() : members->TakePrepared();
   if (members != nullptr) SendForNeighbours(*members);
-  for (const PreparedMove& one : prepared) {
-    exchange_.RowsPrepared(OperationId(one.id), one.digest, now_);
+  for (PreparedMove& one : prepared) {
+    exchange_.RowsPrepared(OperationId(one.id), {one.digest, std::move(one.tokens_to)}, now_);
   }
   for (const MovedRows& one : *moved) {
     exchange_.RowsMoved(OperationId(one.id), one.status, now_);
@@ -307,9 +307,11 @@ void EffectPerformer::Run(const MoveRows& effect) {
 void EffectPerformer::Run(const TakeTurn& effect) {
   Backend* const backend = arenas_.FindBackend(effect.set);
   if (backend == nullptr || backend->member_moves() == nullptr) return;
-  backend->member_moves()->Issue(
-      {.id = effect.operation.value, .place = effect.place, .recv_capacity = effect.recv_capacity},
-      now_);
+  backend->member_moves()->Issue({.id = effect.operation.value,
+                                  .place = effect.place,
+                                  .recv_capacity = effect.recv_capacity,
+                                  .tokens_from = effect.tokens_from},
+                                 now_);
   TakeMoved(*backend);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -132,6 +133,18 @@ TEST(PeerMessageCodecTest, RanksThatSayTheSameTakeFewBytesAndAreHeardAsTheySaid)
     EXPECT_EQ(got.eager_buffer.has_value(), said.eager_buffer.has_value());
     EXPECT_EQ(got.from_stream, said.from_stream);
   }
+}
+
+TEST(PeerMessageCodecTest, TokensAreHeardInTheirOrderAndNoMoreThanAGroupCanHave) {
+  PeerMessage message = About(1, 1);
+  message.step = LeaderStep::kIssue;
+  message.tokens = {3, 0, 4096, 0};
+  Stream stream;
+  EXPECT_EQ(stream.Pass(message)->tokens, message.tokens);
+  message.tokens.clear();
+  EXPECT_TRUE(stream.Pass(message)->tokens.empty());
+  message.tokens.resize(size_t{limits::kPlanRanks} * limits::kPlanRanks + 1);
+  EXPECT_FALSE(stream.Pass(message).has_value());
 }
 
 TEST(PeerMessageCodecTest, ACauseIsHeardWhereThereIsOne) {

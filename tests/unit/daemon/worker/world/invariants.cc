@@ -430,6 +430,9 @@ std::string Order(const World& world, const Happening& h) {
     const PeerOperation name{move->group, move->formation, move->number};
     if (taken != world.places.end() && taken->second.first != name)
       return "two operations have one place";
+    const Group* const group = world.FindGroup(move->group, move->formation);
+    if (group != nullptr && e->tokens_from != group->TokensFrom(h.worker->index))
+      return "a worker was told other tokens than the others have for it";
   } else if (const auto* e = h.As<CancelMove>()) {
     for (const Move& move : h.worker->moves) {
       if (move.operation == e->operation && move.place.has_value())

@@ -40,6 +40,8 @@ void World::Bend(Worker& worker, Effects& effects) {
         ready->set = groups[0].sets[worker.index];
     } else if (auto* land = std::get_if<LandRows>(&effect)) {
       if (Is(Sabotage::kLandAside) && OneIn(4)) land->offset ^= options_.engine.eager.buffer_bytes;
+    } else if (auto* turn = std::get_if<TakeTurn>(&effect)) {
+      if (Is(Sabotage::kForgetTokens) && OneIn(50)) turn->tokens_from.clear();
     } else if (auto* wire = std::get_if<OpenWire>(&effect)) {
       if (Is(Sabotage::kSharedWire) && OneIn(20)) wire->offset = 0;
     } else if (auto* answer = std::get_if<AnswerSubmission>(&effect);

@@ -25,7 +25,8 @@ enum class Sabotage {
   kSharedWire,            // Rows are taken into the region of another operation.
   kLateRows,              // Rows are written after their operation has been closed on that worker.
   kSkipTurn,              // A worker does not take part in a communicator's operation in its turn.
-  kForgetCancel,          // A move without a turn is never told so.
+  kForgetTokens,  // A worker is not told how many tokens come in its turn, and the others are.
+  kForgetCancel,  // A move without a turn is never told so.
   // Of what ranks and epd do.
   kForgetDeadlines,  // Deadlines are never carried out.
   kForgetProcess,    // The engine does not hear that a dead session's process lives.

@@ -283,6 +283,7 @@ constexpr Planted kPlanted[] = {
     {"Workers", Sabotage::kFarBases, "FarBases", "reach"},
     {"Workers", Sabotage::kWrongExecution, "WrongExecution", "pairing"},
     {"Workers", Sabotage::kSkipTurn, "SkipTurn", "order"},
+    {"Workers", Sabotage::kForgetTokens, "ForgetTokens", "order"},
     {"Workers", Sabotage::kForgetCancel, "ForgetCancel", "return"},
     {"TwoWorkers", Sabotage::kFlipDecision, "FlipDecision", "agreement"},
     {"TwoWorkers", Sabotage::kLandAside, "LandAside", "truth"},

@@ -21,6 +21,24 @@ uint64_t Group::BaseOf(uint32_t rank, uint8_t program) const {
   return 0;
 }
 
+std::vector<uint32_t> Group::TokensTo(int source_worker) const {
+  std::vector<uint32_t> tokens;
+  const auto ranks = static_cast<uint32_t>(worker_of.size());
+  for (uint32_t pair = 0; pair < ranks * ranks; ++pair) {
+    if (worker_of[pair / ranks] == source_worker) tokens.push_back(pair);
+  }
+  return tokens;
+}
+
+std::vector<uint32_t> Group::TokensFrom(int destination_worker) const {
+  std::vector<uint32_t> tokens;
+  const auto ranks = static_cast<uint32_t>(worker_of.size());
+  for (uint32_t pair = 0; pair < ranks * ranks; ++pair) {
+    if (worker_of[pair % ranks] == destination_worker) tokens.push_back(pair);
+  }
+  return tokens;
+}
+
 World::World(const WorldOptions& options, uint64_t seed, Sabotage sabotage)
     : random_(seed), options_(options), sabotage_(sabotage) {
   for (int w = 0; w < options.num_workers; ++w) {
@@ -446,7 +464,10 @@ bool World::AdvanceMove(int at) {
       EndMove(one, index, absl::DataLossError("its plans differ"));
     } else {
       move.prepared = true;
-      one.exchange.RowsPrepared(move.operation, fails() ? kDigest + 1 : kDigest, now);
+      PreparedRows rows = {.digest = fails() ? kDigest + 1 : kDigest};
+      const Group* const group = FindGroup(move.group, move.formation);
+      if (group != nullptr) rows.tokens_to = group->TokensTo(one.index);
+      one.exchange.RowsPrepared(move.operation, std::move(rows), now);
     }
     Perform(one);
     return true;

@@ -108,6 +108,10 @@ struct Group {
 
   std::set<int> workers() const { return {worker_of.begin(), worker_of.end()}; }
   bool by_communicator() const { return spec.on_device() && workers().size() > 1; }
+  // A number of its own for each pair of ranks with the source, or the destination, on that worker: what workers say to each
+  // other of tokens. The engine knows no more of them.
+  std::vector<uint32_t> TokensTo(int source_worker) const;
+  std::vector<uint32_t> TokensFrom(int destination_worker) const;
   uint64_t BaseOf(uint32_t rank, uint8_t program) const;
 };
 
