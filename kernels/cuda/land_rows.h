@@ -8,7 +8,7 @@
 //   ExpandLandings  rows and weights, each row read once
 //
 // Landings are written by other processes. Whatever stands in them, nothing outside the receive
-// buffer is written and nothing outside a landing's bound is read; and before anything is expanded
+// buffer is written and nothing behind a landing's max_rows is read; and before anything is expanded
 // it is known that each source fills exactly the slots that the counts give it, so no slot keeps
 // old bytes. A landing that changes afterwards can only change the values of its sender's own rows.
 #pragma once
@@ -26,6 +26,7 @@ namespace epd::cuda {
 struct LandingSource {
   const std::uint8_t* base = nullptr;  // aligned to 64 bytes
   std::uint64_t bytes = 0;
+  std::int64_t max_rows = 0;
 };
 
 // One route of one landed row; also the number that claims a slot.
@@ -45,7 +46,6 @@ struct LandRowsArgs {
   std::int64_t capacity = 0;               // C
   std::int32_t num_parts = 1;
   // Scratch.
-  std::int64_t* bounds = nullptr;    // [R] rows of each landing at most
   std::int64_t* num_rows = nullptr;  // [R] rows landed; 0 where the landing is not sound
   std::int64_t* marks = nullptr;     // [C] which route claimed the slot, or -1
   ReportWord* report = nullptr;
@@ -74,7 +74,7 @@ struct LandRowsArgs {
     return {entry.slot, entry.weight};
   }
   EPD_HOST_DEVICE const std::uint8_t* RowOf(const LandedRoute& route) const {
-    return sources[route.source].base + LandingRowsOffset(bounds[route.source], TopK()) +
+    return sources[route.source].base + LandingRowsOffset(sources[route.source].max_rows, TopK()) +
            static_cast<std::uint64_t>(route.row) * row_bytes;
   }
 };
@@ -111,13 +111,11 @@ struct IndexLandings {
 
  private:
   EPD_HOST_DEVICE static void OpenSource(const Args& args, std::int32_t s) {
-    const RecvIndex& index = args.index;
-    args.bounds[s] = LandingBound(index.spec, index.counts, s, index.rank);
-    args.num_rows[s] = 0;
-    if (args.bounds[s] == 0) return;
     const LandingSource& source = args.sources[s];
+    args.num_rows[s] = 0;
+    if (source.max_rows == 0) return;
     if (source.base == nullptr ||
-        source.bytes < LandingBytes(args.bounds[s], args.TopK(), args.row_bytes)) {
+        source.bytes < LandingBytes(source.max_rows, args.TopK(), args.row_bytes)) {
       return Note(args.report, KernelFault::kStageTruncated, s);
     }
     const auto& header = *reinterpret_cast<const volatile LandingHeader*>(source.base);
@@ -130,7 +128,7 @@ struct IndexLandings {
     if (header.row_bytes != args.row_bytes) {
       return Note(args.report, KernelFault::kStageRowBytes, s);
     }
-    if (rows > args.bounds[s]) return Note(args.report, KernelFault::kStageNumRows, s);
+    if (rows > source.max_rows) return Note(args.report, KernelFault::kStageNumRows, s);
     args.num_rows[s] = rows;
   }
 };

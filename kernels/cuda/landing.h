@@ -1,11 +1,12 @@
 // Where one rank's rows for another land in the other's staging: byte layout.
 //
 //   LandingHeader
-//   LandingEntry entries[bound][K]  slot and weight of each route of the landed token
-//   rows[bound][row_bytes]          each token once, however many of the rank's experts it goes to
+//   LandingEntry entries[max_rows][K]  slot and weight of each route of the landed token
+//   rows[max_rows][row_bytes]          each token once, however many of the rank's experts it goes to
 //
-// bound = LandingBound: both sides compute it from the counts, so nothing more is exchanged. Rows
-// stand in token order. Receivers treat every byte as hostile.
+// max_rows is what both sides were given: as many rows as there will be where the sender has told it,
+// else LandingBound, which both can compute from the counts. Rows stand in token order. Receivers
+// treat every byte as hostile.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ struct LandingHeader {
   std::uint64_t plan_id;    // of the sender's plan
   std::uint64_t row_bytes;  //
   std::uint32_t rank;       // of the sender
-  std::uint32_t num_rows;   // landed; <= bound
+  std::uint32_t num_rows;   // landed; <= max_rows
   std::uint64_t reserved[4];
 };
 static_assert(sizeof(LandingHeader) == 64);
@@ -45,17 +46,17 @@ EPD_HOST_DEVICE inline std::int64_t LandingBound(const RoutingSpec& spec,
   return routes < spec.max_tokens ? routes : spec.max_tokens;
 }
 
-EPD_HOST_DEVICE inline std::size_t LandingRowsOffset(std::int64_t bound, std::int32_t top_k) {
+EPD_HOST_DEVICE inline std::size_t LandingRowsOffset(std::int64_t max_rows, std::int32_t top_k) {
   return static_cast<std::size_t>(
       AlignUp(static_cast<std::int64_t>(sizeof(LandingHeader)) +
-                  bound * top_k * static_cast<std::int64_t>(sizeof(LandingEntry)),
+                  max_rows * top_k * static_cast<std::int64_t>(sizeof(LandingEntry)),
               kStageRowsAlignment));
 }
 
-// Bytes of a landing for `bound` rows: what a receiver sets aside for one source.
-EPD_HOST_DEVICE inline std::size_t LandingBytes(std::int64_t bound, std::int32_t top_k,
+// Bytes of a landing for `max_rows` rows: what a receiver sets aside for one source.
+EPD_HOST_DEVICE inline std::size_t LandingBytes(std::int64_t max_rows, std::int32_t top_k,
                                                 std::uint64_t row_bytes) {
-  return LandingRowsOffset(bound, top_k) + static_cast<std::size_t>(bound) * row_bytes;
+  return LandingRowsOffset(max_rows, top_k) + static_cast<std::size_t>(max_rows) * row_bytes;
 }
 
 }  // namespace epd::cuda

@@ -202,6 +202,13 @@ LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device) {
   return list;
 }
 
+LaunchList CountDestinationsLaunches(const CountDestinationsArgs& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<CountTiles<DestinationColumn>>(list, {args.routes, args.tiling, args.tiles}, device);
+  Add<SumTiles>(list, {args.tiling, args.tiles, args.totals}, device);
+  return list;
+}
+
 LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device) {
   LaunchList list;
   args.num_parts = PartsFor(args.tiling.num_tokens, args.row_bytes,

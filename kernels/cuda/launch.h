@@ -140,6 +140,15 @@ LaunchList TakeResultsLaunches(const TakeResults::Args& args, const DeviceShape&
 // Copy-in. Writes nothing on a bad status.
 LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device);
 
+// How many tokens of a rank go to each rank, each token once, as a push lands them: what sizes follow from before it.
+struct CountDestinationsArgs {
+  DestinationColumn routes;        // a table that nobody changes meanwhile
+  Tiling tiling;                   // T, K, R
+  std::int32_t* tiles = nullptr;   // scratch: [tiles, R]
+  std::int32_t* totals = nullptr;  // out: [R], each from 0 to T
+};
+LaunchList CountDestinationsLaunches(const CountDestinationsArgs& args, const DeviceShape& device);
+
 // Scatter. num_parts of all these is set here.
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
 LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device);

@@ -44,13 +44,13 @@ struct DestinationColumn {
 struct LandingTarget {
   std::uint8_t* base = nullptr;  // aligned to 64 bytes
   std::uint64_t bytes = 0;
+  std::int64_t max_rows = 0;
 };
 
 struct PushLandingArgs {
-  DestinationColumn routes;              // table, K, R
-  Tiling tiling;                         // T, K, R
-  RoutingSpec spec;                      // expert_owner on the device
-  const std::int32_t* counts = nullptr;  // [R, E], the plan's
+  DestinationColumn routes;  // table, K, R
+  Tiling tiling;             // T, K, R
+  RoutingSpec spec;          // expert_owner on the device
   std::int32_t rank = 0;
   std::uint64_t plan_id = 0;
   const std::uint8_t* rows = nullptr;  // [T, row_bytes]
@@ -113,11 +113,10 @@ struct OpenLandings {
  private:
   // Offset of the rows, or 0 where nothing may be written.
   EPD_HOST_DEVICE static std::uint64_t OpenOne(const Args& args, std::int32_t d) {
-    const std::int64_t bound = LandingBound(args.spec, args.counts, args.rank, d);
     const LandingTarget& target = args.targets[d];
-    if (target.base == nullptr) return 0;
-    if (args.num_landed[d] > bound ||
-        LandingBytes(bound, args.spec.top_k, args.row_bytes) > target.bytes) {
+    if (args.num_landed[d] == 0 && target.base == nullptr) return 0;
+    if (args.num_landed[d] > target.max_rows ||
+        LandingBytes(target.max_rows, args.spec.top_k, args.row_bytes) > target.bytes) {
       Note(args.report, KernelFault::kBufferTooSmall, d);
       return 0;
     }
@@ -128,7 +127,7 @@ struct OpenLandings {
     header.rank = static_cast<std::uint32_t>(args.rank);
     header.num_rows = static_cast<std::uint32_t>(args.num_landed[d]);
     *reinterpret_cast<LandingHeader*>(target.base) = header;
-    return LandingRowsOffset(bound, args.spec.top_k);
+    return LandingRowsOffset(target.max_rows, args.spec.top_k);
   }
 };
 

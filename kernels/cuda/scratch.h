@@ -57,7 +57,6 @@ inline void TakeLandScratch(const RoutingSpec& spec, ScratchCursor& cursor, Land
   args->index.local_experts = cursor.Take<std::int32_t>(locals);
   args->index.zones = cursor.Take<std::int64_t>(locals + 1);
   args->index.segments = cursor.Take<std::int64_t>(locals * spec.num_ranks);
-  args->bounds = cursor.Take<std::int64_t>(spec.num_ranks);
   args->num_rows = cursor.Take<std::int64_t>(spec.num_ranks);
   args->marks = cursor.Take<std::int64_t>(args->capacity);
 }

@@ -214,11 +214,11 @@ LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& dev
   cuda::PushLandingArgs push;
   const std::int64_t bound = std::min(problem.spec.max_tokens, problem.capacity);
   const std::size_t bytes = cuda::LandingBytes(bound, problem.spec.top_k, problem.row_bytes);
-  const cuda::LandingTarget target = {static_cast<std::uint8_t*>(bench.Allocate(bytes)), bytes};
+  const cuda::LandingTarget target = {static_cast<std::uint8_t*>(bench.Allocate(bytes)), bytes,
+                                      bound};
   push.routes = {problem.table, problem.spec.top_k, 1, problem.report};
   push.tiling = {problem.num_tokens, problem.spec.top_k, 1};
   push.spec = problem.spec;
-  push.counts = problem.counts;
   push.plan_id = 1;
   push.rows = problem.rows;
   push.weights = problem.weights;
@@ -229,7 +229,7 @@ LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& dev
   TakePushScratch(problem.spec, push_scratch, &push);
   bench.TimeList(PushLandingLaunches(push, device));
 
-  const cuda::LandingSource source = {target.base, bytes};
+  const cuda::LandingSource source = {target.base, bytes, bound};
   cuda::LandRowsArgs land;
   land.index.spec = problem.spec;
   land.index.counts = problem.counts;

@@ -154,10 +154,10 @@ bool PushLanding(Exchange& x, int rank, const std::uint8_t* rows, const float* w
   const std::uint64_t row_bytes = recvs[0].args.row_bytes;
   auto* targets = x.New<cuda::LandingTarget>(x.spec_.num_ranks);
   for (int d = 0; d < x.spec_.num_ranks; ++d) {
-    const std::size_t bytes = cuda::LandingBytes(cuda::LandingBound(x.spec_, x.counts_, rank, d),
-                                                 x.spec_.top_k, row_bytes);
-    targets[d] = {x.New<std::uint8_t>(static_cast<std::int64_t>(bytes)), bytes};
-    recvs[d].sources[rank] = {targets[d].base, bytes};
+    const std::int64_t max_rows = cuda::LandingBound(x.spec_, x.counts_, rank, d);
+    const std::size_t bytes = cuda::LandingBytes(max_rows, x.spec_.top_k, row_bytes);
+    targets[d] = {x.New<std::uint8_t>(static_cast<std::int64_t>(bytes)), bytes, max_rows};
+    recvs[d].sources[rank] = {targets[d].base, bytes, max_rows};
   }
   cuda::PushLandingArgs args;
   args.report = x.NewReport();
@@ -165,7 +165,6 @@ bool PushLanding(Exchange& x, int rank, const std::uint8_t* rows, const float* w
   args.routes = {view.table, x.spec_.top_k, x.spec_.num_ranks, args.report};
   args.tiling = {view.num_tokens, x.spec_.top_k, x.spec_.num_ranks};
   args.spec = x.spec_;
-  args.counts = view.counts;
   args.rank = rank;
   args.plan_id = kIds.plan_id;
   args.rows = rows;

@@ -88,7 +88,7 @@ void EpRows::Arrange() {
   room_.device_bytes = used;
 }
 
-cuda::StreamSteps EpRows::Read(const cuda::MovePlaces& places) const {
+cuda::StreamSteps EpRows::Read(const cuda::MovePlaces& places, const cuda::DeviceShape&) const {
   cuda::StreamSteps steps;
   steps.Copy(places.host_on_device,
              places.arenas[static_cast<size_t>(part().arena)] + part().stage_offset, plan_bytes_);
@@ -113,7 +113,7 @@ absl::Status EpRows::TakeRead(const uint8_t* host) {
   return absl::OkStatus();
 }
 
-absl::Status EpRows::TakeCapacities() {
+absl::Status EpRows::TakeNumbers(const std::vector<uint32_t>&) {
   std::vector<uint64_t> capacity;
   for (const MovePart& one : job_.parts) capacity.push_back(one.recv_capacity);
   // Clients without drops have said so already; here it keeps the library from its trap.

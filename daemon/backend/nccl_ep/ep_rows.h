@@ -27,12 +27,15 @@ class EpRows : public cuda::MemberRows {
                                                                   const GroupSpec& library,
                                                                   int self);
 
-  uint64_t read_bytes() const override { return plan_bytes_; }
-  cuda::StreamSteps Read(const cuda::MovePlaces& places) const override;
+  cuda::MoveRoom read_room() const override {
+    return {.device_bytes = 0, .host_bytes = plan_bytes_};
+  }
+  cuda::StreamSteps Read(const cuda::MovePlaces& places,
+                         const cuda::DeviceShape& device) const override;
   absl::Status TakeRead(const uint8_t* host) override;
   const std::vector<int32_t>& counts() const override { return routing_->counts(); }
   const cuda::MoveRoom& room() const override { return room_; }
-  absl::Status TakeCapacities() override;
+  absl::Status TakeNumbers(const std::vector<uint32_t>& tokens_from) override;
   cuda::MoveSteps Steps(const cuda::MovePlaces& places, const cuda::DeviceShape& device) override;
   //   INTERNAL  the library's layout is not the plan's
   absl::Status Outcome(const uint8_t* host) const override;

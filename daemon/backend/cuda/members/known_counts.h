@@ -1,5 +1,5 @@
-// The counts of plans that this worker has read: a plan serves a dispatch, a combine and their backwards, and the
-// sizes of all four follow from the same counts.
+// What this worker has read of plans: a plan serves a dispatch, a combine and their backwards, and the sizes of all four
+// follow from the same numbers.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,26 @@ struct KnownPlan {
   friend bool operator==(const KnownPlan&, const KnownPlan&) = default;
 };
 
+struct PlanSizes {
+  std::vector<int32_t> counts;  // [R, E] routes, the same in the plans of all ranks.
+  // [ranks of this worker, R] tokens of each that go to each rank, each token once; empty: no scatter has asked.
+  std::vector<uint32_t> tokens_to = {};
+
+  friend bool operator==(const PlanSizes&, const PlanSizes&) = default;
+};
+
 // Not thread-safe. What it says is a belief: whoever moves rows by it compares it with the plan in their midst.
 class KnownCounts {
  public:
   explicit KnownCounts(size_t max_plans) : max_plans_(max_plans) {}
 
-  void Keep(const KnownPlan& plan, std::vector<int32_t> counts) {
+  void Keep(const KnownPlan& plan, PlanSizes sizes) {
     Forget(plan);
     if (plans_.size() >= max_plans_) plans_.pop_back();
-    plans_.emplace_front(plan, std::move(counts));
+    plans_.emplace_front(plan, std::move(sizes));
   }
   // Those used last stay longest. Null: they must be read.
-  const std::vector<int32_t>* Find(const KnownPlan& plan) {
+  const PlanSizes* Find(const KnownPlan& plan) {
     for (auto it = plans_.begin(); it != plans_.end(); ++it) {
       if (it->first != plan) continue;
       plans_.splice(plans_.begin(), plans_, it);
@@ -49,7 +57,7 @@ class KnownCounts {
 
  private:
   const size_t max_plans_;
-  std::list<std::pair<KnownPlan, std::vector<int32_t>>> plans_;  // Used last first.
+  std::list<std::pair<KnownPlan, PlanSizes>> plans_;  // Used last first.
 };
 
 }  // namespace epd::cuda

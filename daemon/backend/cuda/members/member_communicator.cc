@@ -44,7 +44,7 @@ MemberCommunicator::MemberCommunicator(CudaDevice& device, std::unique_ptr<Membe
       prepared_(prepared),
       link_(std::move(link)),
       known_(kMaxKnownPlans),
-      reading_(device, kNumReadingBlocks),
+      reading_(device, kNumReadingBlocks, MoveMemory::Scratch::kOfEachBlock),
       memory_(device, kNumBlocks) {}
 
 void MemberCommunicator::Begin(const std::optional<NcclUniqueId>& id, absl::Time) {
@@ -102,10 +102,10 @@ void MemberCommunicator::Start(std::unique_ptr<MemberMove> move) {
   absl::StatusOr<std::unique_ptr<MemberRows>> rows = link_->Rows(move->group, move->job);
   if (!rows.ok()) return moved_.push_back({move->id, rows.status()});
   move->rows = *std::move(rows);
-  if (move->rows->read_bytes() == 0) {
+  if (move->rows->read_room().host_bytes == 0) {
     move->state = State::kSized;
-  } else if (const std::vector<int32_t>* counts = known_.Find(PlanOf(*move));
-             counts != nullptr && move->rows->TakeKnown(*counts)) {
+  } else if (const PlanSizes* sizes = known_.Find(PlanOf(*move));
+             sizes != nullptr && move->rows->TakeKnown(*sizes)) {
     move->state = State::kSized;
   }
   moves_.push_back(std::move(move));
@@ -167,7 +167,7 @@ void MemberCommunicator::Issue(const IssuePlace& place, absl::Time now) {
       MovePart& part = move->job.parts[rank];
       if (!part.local) part.recv_capacity = place.recv_capacity[rank];
     }
-    problem = move->rows->TakeCapacities();
+    problem = move->rows->TakeNumbers(place.tokens_from);
   }
   // The others issue it, and nobody can go on without this member.
   if (!problem.ok()) return End(problem, now);
@@ -237,8 +237,7 @@ absl::Status MemberCommunicator::Advance(MemberMove& move, absl::Time now) {
 
 // In the stream of the arenas, so that it waits for no member.
 absl::Status MemberCommunicator::Read(MemberMove& move, absl::Time now) {
-  const absl::StatusOr<int> block =
-      reading_.TakeBlock({.device_bytes = 0, .host_bytes = move.rows->read_bytes()});
+  const absl::StatusOr<int> block = reading_.TakeBlock(move.rows->read_room());
   if (absl::IsFailedPrecondition(block.status())) return absl::OkStatus();
   if (absl::IsInternal(block.status())) return block.status();
   if (!block.ok()) {
@@ -247,7 +246,7 @@ absl::Status MemberCommunicator::Read(MemberMove& move, absl::Time now) {
   }
   MovePlaces places = reading_.Places(*block);
   places.arenas = move.arenas->arenas();
-  const StreamSteps steps = move.rows->Read(places);
+  const StreamSteps steps = move.rows->Read(places, device_.shape());
   const absl::Status started = device_.work().Start(
       move.id, move.arenas->stream(),
       [&](Stream stream) { return steps.Put(device_.driver(), device_.kernels(), stream); }, now);
@@ -266,7 +265,7 @@ void MemberCommunicator::TakeCounts(MemberMove& move) {
   move.block = -1;
   if (!move.verdict.ok()) return Finish(move, move.verdict);
   if (!read.ok()) return Finish(move, read);
-  known_.Keep(PlanOf(move), move.rows->counts());
+  known_.Keep(PlanOf(move), {move.rows->counts(), move.rows->tokens_to()});
   move.state = State::kSized;
 }
 
@@ -284,7 +283,7 @@ absl::Status MemberCommunicator::Reserve(MemberMove& move) {
     return absl::OkStatus();
   }
   move.state = State::kPrepared;
-  prepared_.push_back({move.id, DigestOf(move.rows->counts())});
+  prepared_.push_back({move.id, DigestOf(move.rows->counts()), move.rows->tokens_to()});
   return absl::OkStatus();
 }
 

@@ -83,12 +83,19 @@ class Planner {
     }
   }
 
+  int64_t LandedRows(int32_t source, int32_t destination) const {
+    const int64_t bound = LandingBound(spec_, counts_, source, destination);
+    if (shape_.tokens_between.empty()) return bound;
+    const int64_t pair = int64_t{source} * spec_.num_ranks + destination;
+    return std::min<int64_t>(bound, shape_.tokens_between[static_cast<size_t>(pair)]);
+  }
+
   LandingPlaceOnDevice Landing(int32_t source, int32_t destination) {
     if (MemberOf(source) != self_ && MemberOf(destination) != self_) return {};
-    const int64_t bound = LandingBound(spec_, counts_, source, destination);
-    if (bound == 0) return {};
+    const int64_t rows = LandedRows(source, destination);
+    if (rows == 0) return {};
     const LandingPlaceOnDevice place = {traffic_.landing_bytes,
-                                        LandingBytes(bound, spec_.top_k, shape_.row_bytes)};
+                                        LandingBytes(rows, spec_.top_k, shape_.row_bytes), rows};
     traffic_.landing_bytes += Aligned(place.bytes);
     return place;
   }

@@ -1,12 +1,12 @@
 // What the workers of one operation send each other: which bytes, to whom, in which order. Pure.
 //
 // A communicator has one member per worker, and a worker may serve several ranks. Every worker computes
-// its own list from the same numbers (spec, counts, capacities), so a pair of members has the same
+// its own list from the same numbers (spec, counts, tokens, capacities), so a pair of members has the same
 // sizes in the same order on both sides, and nothing is exchanged but rows:
 //
 //   prepare            each rank's row of counts, to every other member
-//   scatter            a landing (kernels/cuda/landing.h) per source and destination rank, of the size
-//                      that the counts allow at most; ranks of one worker use landings, too
+//   scatter            a landing (kernels/cuda/landing.h) per source and destination rank, as long as the
+//                      tokens that go there, each once; ranks of one worker use landings, too
 //   gather             the slots of a rank's stage that belong to ranks of the other member, one message of
 //                      rows and then weights (kernels/cuda/pack_rows.h), to where that rank's image is
 //                      there; slots behind the capacity are dropped
@@ -29,6 +29,9 @@ struct TrafficShape {
   bool has_weights = false;             // Of a gather: weights go along.
   std::vector<int> member_of_rank;      // [R]
   std::vector<uint64_t> recv_capacity;  // [R] slots
+  // Of a scatter, [R, R]: tokens of each rank that go to each, once each. A member knows those with a rank of its own; the
+  // others may be anything. Empty on all members: as many as the counts allow, beyond which no number here goes.
+  std::vector<uint32_t> tokens_between = {};
 };
 
 enum class TrafficPlace {
@@ -52,6 +55,7 @@ struct Transfer {
 struct LandingPlaceOnDevice {
   uint64_t offset = 0;
   uint64_t bytes = 0;  // 0: no rows, or of no rank of this member.
+  int64_t max_rows = 0;
 };
 
 // What goes of a rank's stage to other members or, of another member's rank, comes to this one.

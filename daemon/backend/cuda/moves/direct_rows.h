@@ -19,12 +19,12 @@ class DirectRows : public MemberRows {
                                                             const MoveJob& job, DirectPeers& peers);
 
   // Nothing is sent, so no size follows from the counts. That all plans have the same is seen when the kernels are done.
-  uint64_t read_bytes() const override { return 0; }
-  StreamSteps Read(const MovePlaces&) const override { return {}; }
+  MoveRoom read_room() const override { return {}; }
+  StreamSteps Read(const MovePlaces&, const DeviceShape&) const override { return {}; }
   absl::Status TakeRead(const uint8_t*) override { return absl::OkStatus(); }
   const std::vector<int32_t>& counts() const override { return no_counts_; }
   const MoveRoom& room() const override { return moves_->room(); }
-  absl::Status TakeCapacities() override { return absl::OkStatus(); }
+  absl::Status TakeNumbers(const std::vector<uint32_t>&) override { return absl::OkStatus(); }
 
   absl::Status Reach(CudaArenas& arenas) override { return peers_.Reach(group_, job_, arenas); }
   void TakePlace(uint64_t place) override;

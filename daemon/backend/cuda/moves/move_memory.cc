@@ -12,6 +12,7 @@ namespace epd::cuda {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr uint64_t kScratchAlignment = 256;
 
 }  // namespace
 
@@ -52,7 +53,9 @@ absl::Status MoveMemory::GrowScratch(uint64_t bytes) {
     scratch_ = 0;
     scratch_bytes_ = 0;
   }
-  const absl::StatusOr<DevicePointer> scratch = device_.staging().Take(bytes);
+  if (num_scratches_ > 1)
+    bytes = (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+  const absl::StatusOr<DevicePointer> scratch = device_.staging().Take(num_scratches_ * bytes);
   if (!scratch.ok()) return scratch.status();
   scratch_ = *scratch;
   scratch_bytes_ = bytes;
@@ -87,7 +90,11 @@ absl::Status MoveMemory::Reserve(const MoveRoom& room) {
 
 MovePlaces MoveMemory::Places(int index) const {
   const Block& block = blocks_[static_cast<size_t>(index)];
-  return {.arenas = {}, .device = scratch_, .host_on_device = block.on_device, .host = block.host};
+  const uint64_t scratch = static_cast<uint64_t>(index) % num_scratches_;
+  return {.arenas = {},
+          .device = scratch_ + scratch * scratch_bytes_,
+          .host_on_device = block.on_device,
+          .host = block.host};
 }
 
 MoveMemory::Left MoveMemory::TakeAway() {

@@ -1,5 +1,5 @@
 // What moves use besides the regions: registered host memory, a block for each open move, and scratch
-// memory on the device, which moves of one stream share.
+// memory on the device, which moves of one stream share, and moves of several streams do not.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,12 @@ class MoveMemory {
     bool empty() const { return memory.empty() && pages.empty() && peers.empty(); }
   };
 
-  MoveMemory(CudaDevice& device, size_t num_blocks) : device_(device), blocks_(num_blocks) {}
+  enum class Scratch { kShared, kOfEachBlock };
+
+  MoveMemory(CudaDevice& device, size_t num_blocks, Scratch kind = Scratch::kShared)
+      : device_(device),
+        num_scratches_(kind == Scratch::kShared ? 1 : num_blocks),
+        blocks_(num_blocks) {}
   MoveMemory(const MoveMemory&) = delete;
   MoveMemory& operator=(const MoveMemory&) = delete;
 
@@ -55,8 +60,9 @@ class MoveMemory {
   absl::Status GrowScratch(uint64_t bytes);
 
   CudaDevice& device_;
-  DevicePointer scratch_ = 0;
-  uint64_t scratch_bytes_ = 0;
+  const size_t num_scratches_;
+  DevicePointer scratch_ = 0;   // All, one behind the other.
+  uint64_t scratch_bytes_ = 0;  // Of one.
   std::vector<Block> blocks_;
 };
 

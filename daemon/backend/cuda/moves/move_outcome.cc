@@ -14,6 +14,12 @@ absl::Status RowMoves::Outcome(const uint8_t* host) const {
     ReportWord word = kNoReport;
     std::memcpy(&word, host + layout_.host_results + rank * sizeof word, sizeof word);
     if (word == kNoReport) continue;
+    // The landings are as long as its tokens once said that they must be.
+    if (const KernelError error = ReadReport(word); error.fault == KernelFault::kBufferTooSmall) {
+      return absl::DataLossError(absl::StrCat(
+          "output of rank ", rank, ": its plan has more tokens for rank ", error.index,
+          " than when the sizes were agreed on, so it was changed since; prepare again"));
+    }
     PlanHeader got = {};
     std::memcpy(&got, host + HeadersAt() + rank * sizeof got, sizeof got);
     const PlanHeader want = MakePlanHeader(

@@ -18,13 +18,16 @@ class NativeRows : public MemberRows {
   static absl::StatusOr<std::unique_ptr<MemberRows>> Create(const MoveGroup& group,
                                                             const MoveJob& job, int self);
 
-  uint64_t read_bytes() const override;
-  StreamSteps Read(const MovePlaces& places) const override { return moves_->ReadCounts(places); }
+  MoveRoom read_room() const override;
+  StreamSteps Read(const MovePlaces& places, const DeviceShape& device) const override {
+    return moves_->Read(places, device);
+  }
   absl::Status TakeRead(const uint8_t* host) override;
-  bool TakeKnown(const std::vector<int32_t>& counts) override;
-  const std::vector<int32_t>& counts() const override { return counts_; }
+  bool TakeKnown(const PlanSizes& known) override;
+  const std::vector<int32_t>& counts() const override { return sizes_.counts; }
+  const std::vector<uint32_t>& tokens_to() const override { return sizes_.tokens_to; }
   const MoveRoom& room() const override { return moves_->room(); }
-  absl::Status TakeCapacities() override;
+  absl::Status TakeNumbers(const std::vector<uint32_t>& tokens_from) override;
   MoveSteps Steps(const MovePlaces& places, const DeviceShape& device) override {
     return moves_->Steps(places, device);
   }
@@ -34,7 +37,8 @@ class NativeRows : public MemberRows {
   NativeRows(const MoveGroup& group, const MoveJob& job, int self)
       : group_(group), job_(job), self_(self) {}
   absl::Status Plan();
-  absl::Status PlanBy(std::vector<int32_t> counts);
+  absl::Status PlanBy(PlanSizes sizes);
+  absl::Status TakeTokens(const std::vector<uint32_t>& tokens_from, TrafficShape& shape) const;
   bool prepares() const { return job_.kind == shm::Kind::kPrepare; }
 
   const MoveGroup& group_;
@@ -42,7 +46,7 @@ class NativeRows : public MemberRows {
   const int self_;
   MemberTraffic traffic_;
   std::optional<RowMoves> moves_;
-  std::vector<int32_t> counts_;
+  PlanSizes sizes_;
 };
 
 }  // namespace epd::cuda

@@ -148,7 +148,6 @@ void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
     layout_.push_scratch.push_back(cursor.used());
     PushLandingArgs unused;
     if (local(rank)) TakePushScratch(spec_, cursor, &unused);
-    layout_.bounds.push_back(Take<int64_t>(cursor, here * spec_.num_ranks));
     layout_.num_rows.push_back(Take<int64_t>(cursor, here * spec_.num_ranks));
     layout_.marks.push_back(
         Take<int64_t>(cursor, here * static_cast<int64_t>(job_.parts[rank].recv_capacity)));

@@ -40,12 +40,16 @@ class RowMoves {
   const MoveRoom& room() const { return room_; }
   // Fills the tables in `places.host` and says what to put into a stream.
   MoveSteps Steps(const MovePlaces& places, const DeviceShape& device) const;
-  // Copies of the counts [R, E] in each plan of this worker's ranks to `host`, for CountsIn.
-  StreamSteps ReadCounts(const MovePlaces& places) const;
-  uint64_t read_bytes() const { return num_ranks() * counts_bytes(); }
+  // What sizes follow from, to `host`: the counts [R, E] in each plan of this worker's ranks, for CountsIn, and of a scatter
+  // how many tokens these have for each rank, for TokensIn. The memory is this move's alone meanwhile.
+  MoveRoom read_room() const;
+  StreamSteps Read(const MovePlaces& places, const DeviceShape& device) const;
   // Once they are complete: the counts that all plans have.
   //   DATA_LOSS  two plans differ, or they are no counts of this group
   absl::StatusOr<std::vector<int32_t>> CountsIn(const uint8_t* host) const;
+  // Once they are complete: [ranks of this worker, R], of each to each rank, each token once; no more than fit `counts`.
+  // Empty for a gather. Whatever a plan's bytes are it is a number that all workers can go by.
+  std::vector<uint32_t> TokensIn(const uint8_t* host, const std::vector<int32_t>& counts) const;
   // Whether they are counts of this group.
   bool Fit(const std::vector<int32_t>& counts) const;
   // Where CountsIn finds the counts that the kernels saw, in the host memory of the steps.
@@ -80,7 +84,6 @@ class RowMoves {
     std::vector<uint64_t> landing_targets;
     std::vector<uint64_t> landing_sources;
     std::vector<uint64_t> push_scratch;
-    std::vector<uint64_t> bounds;
     std::vector<uint64_t> num_rows;
     std::vector<uint64_t> marks;
     uint64_t landings = 0;
@@ -128,6 +131,10 @@ class RowMoves {
   void Scatter(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Gather(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   LandRowsArgs LandArgs(const MovePlaces& places, size_t rank) const;
+  // row_moves_read.cc
+  struct Counting;
+  Counting TakeCounting(ScratchCursor& cursor, size_t rank) const;
+  Tiling DestinationTiling(size_t rank) const;
   // row_moves_members.cc
   void WriteLandingTables(const MovePlaces& places) const;
   void WritePackedTables(const MovePlaces& places) const;

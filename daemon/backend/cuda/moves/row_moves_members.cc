@@ -18,16 +18,6 @@ TrafficShape RowMoves::Shape() const {
   return shape;
 }
 
-StreamSteps RowMoves::ReadCounts(const MovePlaces& places) const {
-  StreamSteps steps;
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!local(rank)) continue;
-    steps.Copy(places.host_on_device + rank * counts_bytes(),
-               Region(places, rank) + PlanCountsOffset(spec_.num_experts), counts_bytes());
-  }
-  return steps;
-}
-
 absl::Status RowMoves::CheckImages() const {
   if (scatters() || job_.kind == shm::Kind::kPrepare) return absl::OkStatus();
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
@@ -48,12 +38,13 @@ void RowMoves::WriteLandingTables(const MovePlaces& places) const {
     if (!local(rank)) continue;
     for (size_t other = 0; other < num_ranks(); ++other) {
       const LandingPlaceOnDevice& to = LandingOf(rank, other);
-      const LandingTarget target{to.bytes == 0 ? nullptr : At<uint8_t>(base, to.offset), to.bytes};
+      const LandingTarget target{to.bytes == 0 ? nullptr : At<uint8_t>(base, to.offset), to.bytes,
+                                 to.max_rows};
       std::memcpy(places.host + layout_.landing_targets[rank] + other * sizeof target, &target,
                   sizeof target);
       const LandingPlaceOnDevice& from = LandingOf(other, rank);
       const LandingSource source{from.bytes == 0 ? nullptr : At<const uint8_t>(base, from.offset),
-                                 from.bytes};
+                                 from.bytes, from.max_rows};
       std::memcpy(places.host + layout_.landing_sources[rank] + other * sizeof source, &source,
                   sizeof source);
     }
@@ -147,7 +138,6 @@ void RowMoves::PushToLandings(const MovePlaces& places, const DeviceShape& devic
         .report = report};
     args.tiling = {static_cast<int64_t>(part.num_tokens), spec.top_k, spec.num_ranks};
     args.spec = spec;
-    args.counts = At<const int32_t>(plan, PlanCountsOffset(spec.num_experts));
     args.rank = static_cast<int32_t>(rank);
     args.plan_id = job_.plan_id;
     args.rows = At<const uint8_t>(Stage(places, rank), 0);
@@ -167,7 +157,6 @@ void RowMoves::ExpandLandings(const MovePlaces& places, const DeviceShape& devic
     LandRowsArgs args = LandArgs(places, rank);
     args.plan_id = job_.plan_id;
     args.sources = At<const LandingSource>(places.device, layout_.landing_sources[rank]);
-    args.bounds = At<int64_t>(places.device, layout_.bounds[rank]);
     args.num_rows = At<int64_t>(places.device, layout_.num_rows[rank]);
     args.marks = At<int64_t>(places.device, layout_.marks[rank]);
     steps.Launch(LandRowsLaunches(args, device));

@@ -123,15 +123,38 @@ struct DeviceRecv {
   Region scratch;
 };
 
+// How many tokens of a plan go to each rank, as the device counts them.
+inline std::vector<std::int32_t> DestinationCounts(const RoutingPlanView& view,
+                                                   const Device& device = {}) {
+  const Tiling tiling = {view.num_tokens, view.spec.top_k, view.spec.num_ranks};
+  std::vector<std::int32_t> tiles(static_cast<std::size_t>(tiling.NumCounts()), -7);
+  std::vector<std::int32_t> totals(static_cast<std::size_t>(view.spec.num_ranks), -7);
+  ReportWord report = kNoReport;
+  Execute(CountDestinationsLaunches(
+              {.routes = {view.table, view.spec.top_k, view.spec.num_ranks, &report},
+               .tiling = tiling,
+               .tiles = tiles.data(),
+               .totals = totals.data()},
+              device.shape),
+          device);
+  EXPECT_EQ(report, kNoReport);
+  return totals;
+}
+
 // The landings of every (source, destination), and one rank's push into them.
 class Landings {
  public:
-  Landings(const Plans& plans, int num_ranks, std::uint64_t row_bytes) : num_ranks_(num_ranks) {
+  // Each as long as the sender's tokens for the destination; with `spare` so many rows longer where the counts allow it.
+  Landings(const Plans& plans, int num_ranks, std::uint64_t row_bytes, std::int64_t spare = 0)
+      : num_ranks_(num_ranks) {
     for (int s = 0; s < num_ranks; ++s) {
+      const std::vector<std::int32_t> tokens = DestinationCounts(plans.View(s));
       for (int d = 0; d < num_ranks; ++d) {
         const RoutingPlanView& view = plans.View(d);
-        memory_.emplace_back(
-            LandingBytes(LandingBound(view.spec, view.counts, s, d), view.spec.top_k, row_bytes));
+        const std::int64_t bound = LandingBound(view.spec, view.counts, s, d);
+        EXPECT_LE(tokens[static_cast<std::size_t>(d)], bound);
+        max_rows_.push_back(std::min(bound, tokens[static_cast<std::size_t>(d)] + spare));
+        memory_.emplace_back(LandingBytes(max_rows_.back(), view.spec.top_k, row_bytes));
       }
     }
   }
@@ -139,21 +162,27 @@ class Landings {
   std::vector<LandingTarget> TargetsOf(int source) {
     std::vector<LandingTarget> targets;
     for (int d = 0; d < num_ranks_; ++d) {
-      targets.push_back({At(source, d).data(), At(source, d).size()});
+      targets.push_back({At(source, d).data(), At(source, d).size(), MaxRows(source, d)});
     }
     return targets;
   }
   std::vector<LandingSource> SourcesOf(int destination) {
     std::vector<LandingSource> sources;
     for (int s = 0; s < num_ranks_; ++s) {
-      sources.push_back({At(s, destination).data(), At(s, destination).size()});
+      sources.push_back(
+          {At(s, destination).data(), At(s, destination).size(), MaxRows(s, destination)});
     }
     return sources;
   }
 
  private:
+  std::int64_t MaxRows(int source, int destination) const {
+    return max_rows_[static_cast<std::size_t>(source * num_ranks_ + destination)];
+  }
+
   int num_ranks_;
   std::vector<Region> memory_;
+  std::vector<std::int64_t> max_rows_;
 };
 
 inline PushDirectArgs DirectArgs(const RoutingPlanView& view, const Region& rows,
@@ -180,7 +209,6 @@ inline PushLandingArgs LandingArgs(const RoutingPlanView& view, const Region& ro
   args.routes = {view.table, view.spec.top_k, view.spec.num_ranks, report};
   args.tiling = {view.num_tokens, view.spec.top_k, view.spec.num_ranks};
   args.spec = view.spec;
-  args.counts = view.counts;
   args.rank = view.rank;
   args.plan_id = view.ids.plan_id;
   args.rows = rows.data();

@@ -93,7 +93,18 @@ TEST_F(HostileLandingTest, HeadersOfSomethingElseAreNamed) {
 TEST_F(HostileLandingTest, AShortLandingIsNotRead) {
   sources_[1].bytes -= 1;
   ExpectFault(KernelFault::kStageTruncated);
+  sources_[1].base = nullptr;
+  ExpectFault(KernelFault::kStageTruncated);
+}
+
+// What the sender told of its tokens was a lie: all that it is worth is a landing of another length.
+TEST_F(HostileLandingTest, ALandingForFewerOrMoreRowsThanTheCountsNeedIsNamed) {
   sources_[1] = {};
+  ExpectFault(KernelFault::kStageRouteCount);
+  sources_ = landings_->SourcesOf(0);
+  sources_[1].max_rows -= 1;
+  ExpectFault(KernelFault::kStageNumRows);
+  sources_[1].max_rows += 2;
   ExpectFault(KernelFault::kStageTruncated);
 }
 

@@ -1,6 +1,9 @@
 // Goal: both forms of scatter leave, byte for byte, what the plain reference says, in every slot of
 // every rank, for every row size, capacity, kernel variant, grid and order of threads.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <set>
 
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/land_rows.h"
@@ -45,7 +48,8 @@ class ScatterTest : public testing::TestWithParam<bool> {
       recvs.push_back(std::make_unique<DeviceRecv>(plans.View(r), capacity, row_bytes));
     }
     const DeviceTensors tensors(inputs.rows, inputs.weights);
-    Landings landings(plans, problem.num_ranks, row_bytes);
+    // Also where they are longer than they must be, as where nobody has told the receivers.
+    Landings landings(plans, problem.num_ranks, row_bytes, capacity % 2 == 0 ? 0 : INT32_MAX);
     if (IsDirect()) {
       PushDirectly(plans, tensors, row_bytes, recvs, device);
     } else {
@@ -123,6 +127,55 @@ TEST_P(ScatterTest, SeveralTilesMatchTheReference) {
 INSTANTIATE_TEST_SUITE_P(Forms, ScatterTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Direct" : "Landing"; });
 
+TEST(DestinationCountsTest, EachTokenCountsOnceForEachRankThatItGoesTo) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    const reference::Problem problem = RandomProblem(random, kAllRoutings[seed % 5]);
+    const Plans plans(problem);
+    const auto top_k = static_cast<std::size_t>(problem.top_k);
+    for (int s = 0; s < problem.num_ranks; ++s) {
+      std::vector<std::int32_t> want(static_cast<std::size_t>(problem.num_ranks));
+      for (std::size_t first = 0; first < problem.topk[s].size(); first += top_k) {
+        std::set<std::int32_t> ranks;
+        for (std::size_t k = 0; k < top_k; ++k) {
+          const std::int64_t expert = problem.topk[s][first + k];
+          if (expert >= 0) ranks.insert(problem.owner[static_cast<std::size_t>(expert)]);
+        }
+        for (const std::int32_t rank : ranks) ++want[static_cast<std::size_t>(rank)];
+      }
+      EXPECT_EQ(DestinationCounts(plans.View(s), RandomDevice(random)), want)
+          << Describe(problem, seed);
+    }
+  }
+}
+
+// The counts are taken of bytes that nobody has checked.
+TEST(DestinationCountsTest, AreNumbersOfTokensWhateverTheTableIs) {
+  constexpr std::int32_t kTokens = 40;
+  constexpr std::int32_t kRanks = 3;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    std::vector<PlanRoute> table(kTokens * 4);
+    for (PlanRoute& route : table) {
+      route.dst_rank = static_cast<std::int32_t>(Uniform(random, -3, kRanks + 2));
+      if (Uniform(random, 0, 9) == 0) route.dst_rank = INT32_MIN;
+      if (Uniform(random, 0, 9) == 0) route.dst_rank = INT32_MAX;
+      route.slot = static_cast<std::int32_t>(Uniform(random, INT32_MIN, INT32_MAX));
+    }
+    std::vector<std::int32_t> tiles(kRanks);
+    std::vector<std::int32_t> totals(kRanks, -7);
+    ReportWord report = kNoReport;
+    const Device device = RandomDevice(random);
+    Execute(CountDestinationsLaunches({.routes = {table.data(), 4, kRanks, &report},
+                                       .tiling = {kTokens, 4, kRanks},
+                                       .tiles = tiles.data(),
+                                       .totals = totals.data()},
+                                      device.shape),
+            device);
+    EXPECT_THAT(totals, testing::Each(testing::AllOf(testing::Ge(0), testing::Le(kTokens))));
+  }
+}
+
 class TwoRanksTest : public testing::Test {
  protected:
   TwoRanksTest() {
@@ -199,6 +252,19 @@ TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothing) {
   EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
   EXPECT_EQ(ReadReport(report).index, 1);
   EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+
+  // More tokens than the receiver was told of.
+  for (const bool none : {false, true}) {
+    targets = landings.TargetsOf(0);
+    push.targets = targets.data();
+    targets[1].max_rows -= 1;
+    if (none) targets[1] = {};
+    report = kNoReport;
+    Execute(PushLandingLaunches(push, device_.shape), device_);
+    EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
+    EXPECT_EQ(ReadReport(report).index, 1);
+    EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+  }
 }
 
 // A table that was made up leads nowhere: nothing is written outside the receive buffers, and the

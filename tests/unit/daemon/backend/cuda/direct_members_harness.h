@@ -125,6 +125,7 @@ class DirectMembers : public ::testing::Test {
     for (std::vector<int64_t>& topk : problem_.topk) {
       topk.resize(static_cast<size_t>(Uniform(random_, 1, problem_.max_tokens) * problem_.top_k));
       for (int64_t& expert : topk) expert = Uniform(random_, -1, problem_.num_experts - 1);
+      if (one_rank_per_token_) LeadToOneRank(topk);
     }
     plans_.emplace(problem_);
     group_ = {.group_id = kTestIds.group_id,
@@ -136,6 +137,20 @@ class DirectMembers : public ::testing::Test {
               .formation = 3};
     group_.spec.num_experts = static_cast<uint32_t>(problem_.num_experts);
     group_.spec.max_tokens_per_rank = static_cast<uint32_t>(problem_.max_tokens);
+  }
+
+  // All experts of a token have one owner.
+  void LeadToOneRank(std::vector<int64_t>& topk) {
+    const auto top_k = static_cast<size_t>(problem_.top_k);
+    for (size_t i = 0; i < topk.size(); ++i) {
+      const auto owner = [this](int64_t expert) {
+        return problem_.owner[static_cast<size_t>(expert)];
+      };
+      const int64_t first = i % top_k == 0 ? -1 : topk[i - i % top_k];
+      do {
+        topk[i] = Uniform(random_, 0, problem_.num_experts - 1);
+      } while (first >= 0 && owner(topk[i]) != owner(first));
+    }
   }
 
   Worker Start(size_t index) {
@@ -273,6 +288,19 @@ class DirectMembers : public ::testing::Test {
             out_bytes);
   }
 
+  // As the leader: what all have said of the ranks of one.
+  std::vector<uint32_t> TokensFrom(size_t worker) const {
+    std::vector<uint32_t> tokens;
+    std::vector<size_t> said(workers_.size());
+    for (const int member : node_.member_of_rank) {
+      const auto source = static_cast<size_t>(member);
+      for (size_t rank = 0; rank < num_ranks() && !tokens_to_[source].empty(); ++rank) {
+        const uint32_t one = tokens_to_[source][said[source]++];
+        if (node_.member_of_rank[rank] == static_cast<int>(worker)) tokens.push_back(one);
+      }
+    }
+    return tokens;
+  }
   // What every worker's part came to. `before_turn`: runs when all are prepared.
   std::vector<absl::Status> Move(const std::function<void()>& before_turn = [] {}) {
     const MoveId id = next_++;
@@ -281,20 +309,27 @@ class DirectMembers : public ::testing::Test {
     }
     std::vector<std::optional<absl::Status>> ended(workers_.size());
     size_t num_prepared = 0;
+    tokens_to_.assign(workers_.size(), {});
     for (int round = 0; round < 50; ++round) {
       Round(ended);
-      for (Worker& worker : workers_) {
-        if (!worker.lost) num_prepared += worker.backend->TakePrepared().size();
+      for (size_t i = 0; i < workers_.size(); ++i) {
+        if (workers_[i].lost) continue;
+        for (PreparedMove& one : workers_[i].backend->TakePrepared()) {
+          ++num_prepared;
+          tokens_to_[i] = std::move(one.tokens_to);
+        }
       }
       if (num_prepared == workers_.size()) {
         num_prepared = 0;
         before_turn();
-        for (Worker& worker : workers_) {
-          if (worker.lost) continue;
-          worker.backend->Issue({.id = id,
-                                 .place = place_,
-                                 .recv_capacity = std::vector<uint64_t>(num_ranks(), kCapacity)},
-                                now_);
+        for (size_t i = 0; i < workers_.size(); ++i) {
+          if (workers_[i].lost) continue;
+          workers_[i].backend->Issue(
+              {.id = id,
+               .place = place_,
+               .recv_capacity = std::vector<uint64_t>(num_ranks(), kCapacity),
+               .tokens_from = tells_tokens_ ? TokensFrom(i) : std::vector<uint32_t>()},
+              now_);
         }
         ++place_;
       }
@@ -385,6 +420,8 @@ class DirectMembers : public ::testing::Test {
   bool has_nccl_ = true;         // It is installed.
   bool has_id_ = true;           // ... and whoever was to make the unique id could.
   bool one_is_lost_ = false;
+  bool one_rank_per_token_ = false;
+  bool tells_tokens_ = true;  // The leader does.
   Node node_;
   reference::Problem problem_;
   std::optional<Plans> plans_;
@@ -393,6 +430,7 @@ class DirectMembers : public ::testing::Test {
   LoadedNccl nccl_table_;
   std::string id_;
   std::vector<Worker> workers_;
+  std::vector<std::vector<uint32_t>> tokens_to_;  // Of each worker, as it has said.
   MoveGroup group_;
   std::vector<reference::Bytes> rows_;
   std::vector<std::vector<float>> weights_;

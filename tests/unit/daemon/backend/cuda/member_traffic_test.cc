@@ -58,6 +58,7 @@ struct Problem {
 
   void MakeRoutes() {
     counts.resize(static_cast<size_t>(shape.spec.num_ranks * shape.spec.num_experts));
+    tokens_between.resize(static_cast<size_t>(shape.spec.num_ranks * shape.spec.num_ranks));
     for (int s = 0; s < shape.spec.num_ranks; ++s) {
       const int tokens = Between(0, static_cast<int>(shape.spec.max_tokens));
       for (int t = 0; t < tokens; ++t) {
@@ -69,6 +70,10 @@ struct Problem {
           routes.push_back({s, t, e, 0});
           ++counts[static_cast<size_t>(s * shape.spec.num_experts + e)];
         }
+        std::set<int> ranks;
+        for (const int e : experts) ranks.insert(ExpertOwner(shape.spec, e));
+        for (const int rank : ranks)
+          ++tokens_between[static_cast<size_t>(s * shape.spec.num_ranks + rank)];
       }
     }
     // Zones by expert, in them by source and token, each a multiple of the alignment long.
@@ -87,9 +92,21 @@ struct Problem {
   int num_members() const {
     return *std::max_element(shape.member_of_rank.begin(), shape.member_of_rank.end()) + 1;
   }
+  // What `self` was told of tokens: those between other members' ranks may be anything.
+  void Tell(int self) {
+    shape.tokens_between = tokens_between;
+    for (int s = 0; s < shape.spec.num_ranks; ++s) {
+      for (int d = 0; d < shape.spec.num_ranks; ++d) {
+        if (MemberOf(s) == self || MemberOf(d) == self) continue;
+        shape.tokens_between[static_cast<size_t>(s * shape.spec.num_ranks + d)] =
+            static_cast<uint32_t>(random());
+      }
+    }
+  }
   MemberTraffic Plan(shm::Kind kind, bool has_weights, int self) {
     shape.kind = kind;
     shape.has_weights = has_weights;
+    if (tells) Tell(self);
     return PlanMemberTraffic(shape, counts.data(), self);
   }
 
@@ -97,6 +114,8 @@ struct Problem {
   TrafficShape shape;
   std::vector<int> owners;
   std::vector<int32_t> counts;
+  std::vector<uint32_t> tokens_between;  // [R, R]
+  bool tells = true;
   std::vector<Route> routes;
 };
 
@@ -125,9 +144,14 @@ constexpr uint32_t kNumProblems = 300;
 
 NoShared shared_;
 
+// Whatever was told of tokens, as long as both sides were told the same.
 TEST(MemberTrafficTest, BothSidesOfEveryPairPlanTheSameSizesInTheSameOrder) {
   for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
     Problem problem(seed);
+    problem.tells = seed % 3 > 0;
+    for (uint32_t& one : problem.tokens_between) {
+      if (seed % 3 == 2) one = static_cast<uint32_t>(problem.random()) >> problem.Between(0, 31);
+    }
     for (const Call& call : kCalls) {
       std::vector<MemberTraffic> all;
       for (int m = 0; m < problem.num_members(); ++m) {
@@ -168,13 +192,18 @@ TEST(MemberTrafficTest, APrepareSendsEveryRowOfCountsToEveryOtherMemberOnce) {
   }
 }
 
+// As many rows as there are tokens, once they were told; else as there are routes, or tokens in a call.
 TEST(MemberTrafficTest, AScatterHasALandingForEveryPairOfRanksWithRowsAndNoneOverlap) {
   for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
     Problem problem(seed);
     const RoutingSpec& spec = problem.shape.spec;
+    problem.tells = seed % 2 == 0;
     std::map<std::pair<int, int>, int64_t> rows;
+    std::set<std::tuple<int, int64_t, int>> seen;  // By source, token and destination.
     for (const Problem::Route& route : problem.routes) {
-      ++rows[{route.source, ExpertOwner(spec, route.expert)}];
+      const int owner = ExpertOwner(spec, route.expert);
+      const bool first = seen.emplace(route.source, route.token, owner).second;
+      rows[{route.source, owner}] += problem.tells && !first ? 0 : 1;
     }
     for (int m = 0; m < problem.num_members(); ++m) {
       const MemberTraffic traffic = problem.Plan(shm::Kind::kDispatch, true, m);
@@ -189,6 +218,7 @@ TEST(MemberTrafficTest, AScatterHasALandingForEveryPairOfRanksWithRowsAndNoneOve
           ASSERT_EQ(landing.bytes, !mine || bound == 0
                                        ? 0
                                        : LandingBytes(bound, spec.top_k, problem.shape.row_bytes));
+          ASSERT_EQ(landing.max_rows, landing.bytes == 0 ? 0 : bound);
           if (landing.bytes == 0) continue;
           EXPECT_GE(landing.offset, end);
           EXPECT_EQ(landing.offset % 64, 0u);
@@ -324,6 +354,43 @@ TEST(MemberTrafficTest, WhatAMessageHasIsFoundBySlotAndNoOtherSlotIs) {
       }
     }
   }
+}
+
+// The memory for landings is set aside for what the counts allow, before anything was told.
+TEST(MemberTrafficTest, NoNumberOfTokensMakesALandingLongerThanTheCountsAllow) {
+  for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
+    Problem problem(seed);
+    for (int m = 0; m < problem.num_members(); ++m) {
+      problem.tells = false;
+      problem.shape.tokens_between.clear();
+      const MemberTraffic most = problem.Plan(shm::Kind::kDispatch, true, m);
+      problem.tells = true;
+      std::fill(problem.tokens_between.begin(), problem.tokens_between.end(), UINT32_MAX);
+      const MemberTraffic traffic = problem.Plan(shm::Kind::kDispatch, true, m);
+      EXPECT_EQ(traffic.transfers, most.transfers);
+      for (uint32_t& one : problem.tokens_between)
+        one = static_cast<uint32_t>(problem.Between(0, 12));
+      EXPECT_LE(problem.Plan(shm::Kind::kDispatch, true, m).landing_bytes, most.landing_bytes);
+    }
+  }
+}
+
+// All routes of a token lead to one rank: its row goes once, and not K times.
+TEST(MemberTrafficTest, ARowThatGoesToOneRankOnlyIsAnEighthOfWhatItsRoutesWouldBe) {
+  TrafficShape shape;
+  shape.kind = shm::Kind::kDispatch;
+  shape.spec = {.num_ranks = 2, .num_experts = 16, .top_k = 8, .alignment = 8, .max_tokens = 4096};
+  shape.row_bytes = 14336;
+  shape.member_of_rank = {0, 1};
+  shape.recv_capacity = {1 << 15, 1 << 15};
+  // 256 tokens, each to all experts of the other rank.
+  std::vector<int32_t> counts(32);
+  std::fill_n(counts.begin() + 8, 8, 256);
+  const uint64_t most = PlanMemberTraffic(shape, counts.data(), 0).SentBytes();
+  shape.tokens_between = {0, 256, 0, 0};
+  const uint64_t told = PlanMemberTraffic(shape, counts.data(), 0).SentBytes();
+  EXPECT_EQ(told, LandingBytes(256, 8, 14336));
+  EXPECT_EQ(most, 8 * told - 7 * sizeof(LandingHeader));
 }
 
 // As it is on a GPU: one rank of 32 experts a worker, whose slots for one peer lie in 32 places.

@@ -1,18 +1,22 @@
-// Goal: workers whose rows go by NCCL move them with the bits that the CPU backend gives, in one message per rank and peer,
-// and of a combine no byte goes that no rank reads.
+// Goal: workers whose rows go by NCCL move them with the bits that the CPU backend gives, in one message per rank and peer;
+// of a dispatch each row goes once to a rank, however many of its experts the token has, and of a combine no byte goes that
+// no rank reads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/landing.h"
 #include "tests/fakes/cuda/nccl_mail.h"
 #include "tests/unit/daemon/backend/cuda/direct_members_harness.h"
 
@@ -20,6 +24,7 @@ namespace epd::cuda {
 namespace {
 
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const absl::Status kGood = absl::OkStatus();
@@ -86,6 +91,32 @@ class NcclMembers : public DirectMembers {
     }
     return rows;
   }
+  // Tokens of a rank that have routes to another one.
+  int64_t TokensFor(size_t source, size_t destination) const {
+    const std::vector<int64_t>& topk = problem_.topk[source];
+    const auto top_k = static_cast<size_t>(problem_.top_k);
+    int64_t tokens = 0;
+    for (size_t first = 0; first < topk.size(); first += top_k) {
+      tokens += std::any_of(&topk[first], &topk[first] + top_k, [&](int64_t expert) {
+        return expert >= 0 &&
+               problem_.owner[static_cast<size_t>(expert)] == static_cast<int32_t>(destination);
+      });
+    }
+    return tokens;
+  }
+  // Messages of a scatter, and their bytes.
+  std::pair<int, uint64_t> Scattered() const {
+    std::pair<int, uint64_t> all = {0, 0};
+    for (size_t source = 0; source < num_ranks(); ++source) {
+      for (size_t destination = 0; destination < num_ranks(); ++destination) {
+        const int64_t tokens = TokensFor(source, destination);
+        if (MemberOf(source) == MemberOf(destination) || tokens == 0) continue;
+        ++all.first;
+        all.second += LandingBytes(tokens, problem_.top_k, kRowBytes);
+      }
+    }
+    return all;
+  }
   // Messages of a gather, and their bytes.
   std::pair<int, uint64_t> Gathered(bool has_weights) const {
     std::pair<int, uint64_t> all = {0, 0};
@@ -110,13 +141,100 @@ INSTANTIATE_TEST_SUITE_P(
                       Node{.devices = {0, 1}, .member_of_rank = {0, 1, 0, 1}},
                       Node{.devices = {2, 0, 1}, .member_of_rank = {0, 0, 1, 2, 0, 1, 2, 2}}));
 
-TEST_P(NcclMembersOn, ScatterWithTheBitsOfTheCpuBackend) {
+TEST_P(NcclMembersOn, ScatterWithTheBitsOfTheCpuBackendAndEachRowOnceToARank) {
   FormByNccl(GetParam());
-  // Twice: the second time the counts are known.
+  // Twice: the second time the sizes are known.
   for (int step = 0; step < 2; ++step) {
     StageDispatch();
     MoveCounted();
     ExpectDispatched();
+    EXPECT_EQ(g_sends.load(), Scattered().first);
+    EXPECT_EQ(g_bytes.load(), Scattered().second);
+  }
+}
+
+// Every token has all its routes to one rank.
+TEST_P(NcclMembersOn, ScatterARowOnceWhereAllItsRoutesLeadToOneRank) {
+  one_rank_per_token_ = true;
+  FormByNccl(GetParam());
+  StageDispatch();
+  MoveCounted();
+  ExpectDispatched();
+  const uint64_t told = g_bytes;
+  EXPECT_EQ(told, Scattered().second);
+  uint64_t num_rows = 0;
+  for (size_t r = 0; r < num_ranks(); ++r) {
+    num_rows += static_cast<uint64_t>(problem_.NumTokens(static_cast<int>(r)));
+  }
+  // Each landing has a header, and rows begin at a multiple of 64 bytes.
+  const auto a_row = kRowBytes + static_cast<uint64_t>(problem_.top_k) * sizeof(LandingEntry);
+  EXPECT_LE(told, num_rows * a_row + static_cast<uint64_t>(g_sends) * 128);
+  tells_tokens_ = false;
+  StageDispatch();
+  MoveCounted();
+  EXPECT_GT(g_bytes.load(), 2 * told);
+}
+
+// A gather reads no tokens, and a scatter behind it does not go by what that has read.
+TEST_P(NcclMembersOn, ScatterBehindAGatherOfTheSamePlan) {
+  FormByNccl(GetParam());
+  StageCombine(false);
+  MoveCounted();
+  EXPECT_THAT(tokens_to_, Each(IsEmpty()));
+  StageDispatch();
+  MoveCounted();
+  ExpectDispatched();
+  EXPECT_EQ(g_bytes.load(), Scattered().second);
+}
+
+// One member has not said how many tokens it has: all go by the counts.
+TEST_P(NcclMembersOn, ScatterWithTheSameBitsWhereTokensAreNotTold) {
+  FormByNccl(GetParam());
+  StageDispatch();
+  tells_tokens_ = false;
+  MoveCounted();
+  ExpectDispatched();
+  EXPECT_EQ(g_sends.load(), Scattered().first);
+  EXPECT_GE(g_bytes.load(), Scattered().second);
+}
+
+// A client may write anything into its plan at any time: while its tokens are counted, and behind that. Sizes are then wrong, but
+// wrong alike on both sides of every pair, or the fake would never end; what fails says why, and the next call is good.
+class NcclMembersWithALiar : public NcclMembers,
+                             public ::testing::WithParamInterface<std::tuple<Node, PlanRoute>> {};
+INSTANTIATE_TEST_SUITE_P(Nodes, NcclMembersWithALiar,
+                         ::testing::Combine(::testing::Values(OneRankEach({0, 1, 2, 3}),
+                                                              Node{.devices = {0, 1},
+                                                                   .member_of_rank = {0, 1, 0, 1}}),
+                                            ::testing::Values(PlanRoute{-1, 0}, PlanRoute{0, 0},
+                                                              PlanRoute{1 << 20, -3})));
+
+TEST_P(NcclMembersWithALiar, FailTheOperationAndNothingElse) {
+  const auto& [node, lie] = GetParam();
+  FormByNccl(node);
+  const size_t liar = num_ranks() - 1;
+  StageDispatch();
+  char* const at = RegionAt(liar) + PlanTableOffset(problem_.num_ranks, problem_.num_experts);
+  const std::vector<PlanRoute> lies(problem_.topk[liar].size(), lie);
+  std::vector<PlanRoute> table(lies.size());
+  std::memcpy(table.data(), at, table.size() * sizeof lie);
+  std::memcpy(at, lies.data(), lies.size() * sizeof lie);
+  const std::vector<absl::Status> came =
+      Move([&] { std::memcpy(at, table.data(), table.size() * sizeof lie); });
+  for (const absl::Status& status : came) {
+    EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
+  }
+  const auto& told = came[static_cast<size_t>(MemberOf(liar))];
+  EXPECT_FALSE(told.ok());
+  // Its other rank may be the first to miss rows.
+  EXPECT_THAT(std::string(told.message()),
+              ::testing::AnyOf(HasSubstr("its plan has more tokens for"),
+                               HasSubstr("routes for this rank")));
+  for (int step = 0; step < 2; ++step) {
+    StageDispatch();
+    MoveCounted();
+    ExpectDispatched();
+    EXPECT_EQ(g_bytes.load(), Scattered().second);
   }
 }
 
