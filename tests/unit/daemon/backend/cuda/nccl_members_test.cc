@@ -210,8 +210,8 @@ INSTANTIATE_TEST_SUITE_P(Nodes, NcclMembersWithALiar,
                                                               PlanRoute{1 << 20, -3})));
 
 TEST_P(NcclMembersWithALiar, FailTheOperationAndNothingElse) {
-  const auto& [node, lie] = GetParam();
-  FormByNccl(node);
+  const PlanRoute lie = std::get<1>(GetParam());
+  FormByNccl(std::get<0>(GetParam()));
   const size_t liar = num_ranks() - 1;
   StageDispatch();
   char* const at = RegionAt(liar) + PlanTableOffset(problem_.num_ranks, problem_.num_experts);
