@@ -77,8 +77,10 @@ DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {
 
 // Of the publication `count`, if it is a prepare. Lines of another one tell nothing.
 void TakeRoutes(const shm::DirectTail& tail, uint32_t count, DirectOutcome& outcome) {
-  const shm::DirectRecord& record = tail.area.records[count % shm::kDirectRecords];
-  const uint32_t num_experts = std::min(record.num_experts, shm::kDirectExperts);
+  // Each word is read once: the client may write on.
+  const volatile shm::DirectRecord& record = tail.area.records[count % shm::kDirectRecords];
+  const uint32_t said_experts = record.num_experts;
+  const uint32_t num_experts = std::min(said_experts, shm::kDirectExperts);
   const uint32_t num_lines = shm::NumRouteLines(num_experts);
   const uint32_t first = record.routes - 1;
   if (outcome.said.kind != shm::Kind::kPrepare || first > shm::kRouteLines - num_lines) return;
