@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <string>
 
 #include "proto/epd/v1/text.h"
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/c/group.h"
@@ -26,7 +26,7 @@ class DirectCall {
   // What the caller says of a call beside its request. `routes`: of a prepare, this rank's to each expert.
   struct Said {
     uint32_t eager_buffer = 0;  // Where its rows stand.
-    std::string name;
+    std::string_view name;
     std::span<const int32_t> routes;
   };
   // Publishes the call of `request` if all ranks' arenas have areas and there is room. False: it is not published, and the

@@ -256,7 +256,7 @@ void Call::TakeDirect(const HeldSlot& slot) {
              area.stride);
   }
   admitted_.stages = stages_;
-  admitted_.plan_id = direct_->plan_id();
+  if (request_.kind == shm::Kind::kPrepare) admitted_.plan_id = direct_->plan_id();
 }
 
 Status Call::ReadDirect(HeldSlot& slot) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "client/c/plan_argument.h"
+#include "kernels/recv_layout.h"
 #include "kernels/region/region_layout.h"
 
 namespace epd::client {
@@ -93,20 +94,12 @@ Status PrepareOperation::Build(const Admitted& admitted) {
 }
 
 uint32_t PrepareOperation::padded_rows() const {
-  const auto alignment = static_cast<uint32_t>(routing_.alignment);
-  if (alignment <= 1) return 0;
-  const size_t num_experts = static_cast<size_t>(routing_.num_experts);
-  uint32_t padded = 0;
-  for (size_t e = 0; e < num_experts; ++e) {
-    if (ExpertOwner(routing_, static_cast<int32_t>(e)) != static_cast<int32_t>(args_.rank))
-      continue;
-    uint32_t rows = 0;
-    for (size_t at = e; at < counts_.size(); at += num_experts) {
-      rows += static_cast<uint32_t>(counts_[at]);
-    }
-    padded += (alignment - rows % alignment) % alignment;
+  if (routing_.alignment <= 1) return 0;
+  int64_t rows = 0;
+  for (int32_t source = 0; source < routing_.num_ranks; ++source) {
+    rows += RowsBetween(routing_, counts_.data(), source, static_cast<int32_t>(args_.rank));
   }
-  return padded;
+  return static_cast<uint32_t>(*args_.total_recv - rows);
 }
 
 void PrepareOperation::ZeroOutputs() {
