@@ -21,6 +21,8 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 // spends a quarter of its time with them at most.
 constexpr absl::Duration kShortestTake = absl::Microseconds(500);
 constexpr absl::Duration kTakePerRank = absl::Microseconds(64);
+// A prepare's routes to an expert take some 5 ns to read and to count.
+constexpr absl::Duration kTakePerExpert = absl::Nanoseconds(20);
 
 shm::DirectState StateOf(uint64_t word) {
   return static_cast<shm::DirectState>(static_cast<uint32_t>(word));
@@ -166,8 +168,9 @@ bool DirectAreas::IsOf(const shm::DirectArea& area, const DirectOutcome& outcome
 }
 
 // A record is taken once it has ended, and those behind it wait; that a call has begun is said at once.
-void DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const {
+uint64_t DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const {
   shm::DirectArea& area = tail.area;
+  uint64_t num_counted = 0;
   const uint32_t count = shm::GateCount(area.gate.load(std::memory_order_acquire));
   if (count - taken > shm::kDirectRecords) taken = count - shm::kDirectRecords;
   bool in_order = true;
@@ -183,11 +186,13 @@ void DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& t
     if (ended || !in_order) {
       DirectOutcome outcome = ToOutcome(record, ended);
       if (ended) TakeRoutes(tail, next, outcome);
+      num_counted += outcome.routes.size();
       if (IsOf(area, outcome)) take(outcome);
     }
     if (in_order) taken = next;
   }
   area.taken.store(taken, std::memory_order_release);
+  return num_counted;
 }
 
 // A look costs all records of all ranks, and a client can say that its area is full whenever it makes a call.
@@ -204,8 +209,11 @@ void DirectAreas::TakeIfMany(const shm::SlotRequest& request, absl::Time now, co
   const uint32_t many =
       request.kind == shm::Kind::kPrepare ? shm::kFewestRoutes : shm::kDirectRecords / 2;
   if (count - set->second.taken[static_cast<size_t>(own - areas.begin())] < many) return;
-  set->second.next_take = now + std::max(kShortestTake, kTakePerRank * areas.size());
-  for (size_t i = 0; i < areas.size(); ++i) TakeFrom(*areas[i], set->second.taken[i], take);
+  uint64_t num_counted = 0;
+  for (size_t i = 0; i < areas.size(); ++i)
+    num_counted += TakeFrom(*areas[i], set->second.taken[i], take);
+  set->second.next_take =
+      now + std::max(kShortestTake, kTakePerRank * areas.size() + kTakePerExpert * num_counted);
 }
 
 void DirectAreas::TakeAll(const Take& take) {

@@ -70,7 +70,8 @@ class DirectAreas {
   };
   bool IsIdle(const Name& name, const Ranks& ranks,
               const std::function<bool(SessionId)>& lives) const;
-  void TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
+  // Routes to how many experts were counted.
+  uint64_t TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
   // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.
   bool IsOf(const shm::DirectArea& area, const DirectOutcome& outcome) const;
 

@@ -103,6 +103,37 @@ TEST_F(DirectAreasTest, WhoSaysThatItsAreaIsFullAtEveryCallMakesTheWorkerLookNow
   EXPECT_GE(num_looks, absl::Seconds(1) / kBetweenLooks * 9 / 10);
 }
 
+// 20 ns for each of the experts to which routes are counted, beside the rest: a quarter of the time again.
+TEST_F(DirectAreasTest, WhoseRoutesTakeLongToCountIsLookedAtLessOften) {
+  constexpr uint32_t kPrepares = 30;
+  constexpr uint32_t kLines = shm::NumRouteLines(shm::kDirectExperts);
+  const auto fill = [&] {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      shm::DirectTail& tail = *own_.Direct(static_cast<int>(rank));
+      const uint32_t before = shm::GateCount(tail.area.gate);
+      for (uint32_t i = 0; i < kPrepares; ++i) {
+        const uint32_t count = before + 1 + i;
+        shm::DirectRecord& record = tail.area.records[count % shm::kDirectRecords];
+        record.call.kind = static_cast<uint8_t>(shm::Kind::kPrepare);
+        record.num_experts = shm::kDirectExperts;
+        record.routes = 1 + i * kLines;
+        for (uint32_t line = 0; line < kLines; ++line)
+          tail.route_lines[i * kLines + line].count = count;
+      }
+      Call(own_, 1, rank, kPrepares);
+    }
+  };
+  fill();
+  EXPECT_THAT(Announce(0, 1, shm::Kind::kPrepare), SizeIs(kPrepares * kRanks));
+  fill();
+  const absl::Duration counting =
+      absl::Nanoseconds(20) * (kPrepares * kRanks) * shm::kDirectExperts;
+  now_ += kBetweenLooks + counting - absl::Microseconds(1);
+  EXPECT_THAT(Announce(0, 1, shm::Kind::kPrepare), SizeIs(0));
+  now_ += absl::Microseconds(1);
+  EXPECT_THAT(Announce(0, 1, shm::Kind::kPrepare), SizeIs(kPrepares * kRanks));
+}
+
 TEST_F(DirectAreasTest, AnotherSetIsLookedAtMeanwhileAndWhoAsksForFiguresGetsThem) {
   Areas others;
   Add(2, others);
