@@ -33,6 +33,7 @@ import os, signal, time
 import jax.numpy as jnp
 import worker_processes
 from epd.jax import EpLayerConfig, Group
+os.environ["EPD_DIRECT"] = "off"  # Each call asks the worker, and so finds that it is dead.
 group = Group.join("loop", ranks=1, rank=0, num_experts=2, max_tokens_per_rank=4, recv_capacity_per_rank=8, hidden_dim=8)
 prepare = jax.jit(lambda idx: group.prepare(EpLayerConfig(top_k=1), idx)[1])
 idx = jnp.zeros((3, 1), jnp.int32)
