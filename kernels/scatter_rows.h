@@ -15,6 +15,16 @@
 
 namespace epd {
 
+// Where rows stand in those of a stage that carries several arrays side by side.
+struct StageRowSlice {
+  std::uint64_t offset = 0;    // bytes
+  std::uint64_t of_bytes = 0;  // of a whole row of the stage; 0: the rows are these
+  bool skip_weights = false;   // weights are pulled with another slice
+};
+inline std::uint64_t StageRowBytes(const StageRowSlice& slice, std::uint64_t row_bytes) {
+  return slice.of_bytes != 0 ? slice.of_bytes : row_bytes;
+}
+
 // A mapped staging region of one rank, readable for `bytes`.
 struct StageRef {
   const void* base = nullptr;
@@ -32,12 +42,15 @@ struct StageScatterArgs {
   // The own rank pulls from `rows` (PullScatterArgs::own_rows), so rows that no other rank gets
   // need no copy.
   bool skip_own_rows = false;
+  StageRowSlice slice = {};
 };
 
 // Writes the stage of this rank.
-//   kInvalidArgument  T is not the plan's, row_bytes is 0, the stage is too small or misaligned, a
-//                     route of the plan is out of range.
+//   kInvalidArgument  T is not the plan's, row_bytes is 0, the slice does not lie in a row, the stage is too small or
+//                     misaligned, a route of the plan is out of range.
 KernelError StageScatter(const StageScatterArgs& args);
+// Another slice of the rows, and nothing else. The same errors.
+KernelError StageScatterSlice(const StageScatterArgs& args);
 
 struct PullScatterArgs {
   const RoutingPlanView* plan = nullptr;
@@ -51,11 +64,13 @@ struct PullScatterArgs {
   // read at all and may be {}. Null with {} is right for an empty tensor.
   const void* own_rows = nullptr;
   const float* own_weights = nullptr;
+  // What of the stages' rows is pulled.
+  StageRowSlice slice = {};
 };
 
 // Writes every byte of both outputs: live slots, and zeros in padding and tail. Slots at or after
 // C are dropped if drops are allowed.
-//   kInvalidArgument    row_bytes 0, C negative, null pointers.
+//   kInvalidArgument    row_bytes 0, C negative, null pointers, a slice that does not lie in a row.
 //   kResourceExhausted  kOverflow: total_recv over C and no drops.
 //   kDataLoss           a stage is truncated, not of this plan, or not what the counts say: the
 //                       fault names the check, `rank` the source. A source must deliver exactly

@@ -257,6 +257,15 @@ typedef struct epd_prepare_args {
 } epd_prepare_args;
 EPD_API int epd_prepare(epd_group* group, const epd_prepare_args* args, epd_error* error);
 
+/* An array whose rows travel side by side with others', in one exchange under one plan: the scales of quantised rows. */
+typedef struct epd_more_rows {
+  epd_dtype dtype;    /* Any. */
+  uint32_t hidden;    /* Elements of a row, 1 or more. */
+  const void* tokens; /* [num_tokens, hidden] */
+  void* recv_tokens;  /* out [recv_capacity, hidden] */
+} epd_more_rows;
+#define EPD_MAX_MORE_ROWS 63
+
 typedef struct epd_scatter_args {
   size_t struct_size;
   uint32_t rank;
@@ -275,6 +284,10 @@ typedef struct epd_scatter_args {
   /* out [recv_capacity, hidden]; combine backward: the gradient of expert_out. */
   void* recv_tokens;
   float* recv_topk_weights; /* out [recv_capacity]; combine backward: NULL. */
+  /* [num_more], or NULL with 0: further arrays, at most EPD_MAX_MORE_ROWS, the same dtypes and sizes on all ranks. The rows
+   * of all of them together have at most as many bytes as 8 times the group's hidden. */
+  const epd_more_rows* more;
+  uint32_t num_more;
 } epd_scatter_args;
 /* Sends each token's row to its experts' ranks. Padding slots and the tail are zeros. */
 EPD_API int epd_dispatch(epd_group* group, const epd_scatter_args* args, epd_error* error);

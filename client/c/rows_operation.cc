@@ -67,12 +67,20 @@ Status RowsOperation::StagePlanCopy(const Admitted& admitted, std::byte** stage)
 void RowsOperation::StageTensor(std::byte* to, const void* rows, uint64_t num_rows,
                                 const float* weights, uint64_t num_weights) const {
   if (num_rows != 0) std::memcpy(to, rows, num_rows * row_bytes_);
+  StageWeights(to, weights, num_weights);
+}
+
+void RowsOperation::StageWeights(std::byte* to, const float* weights, uint64_t num_weights) const {
   if (weights == nullptr || num_weights == 0) return;
   std::memcpy(to + region_.weights_at, weights, num_weights * 4);
 }
 
 void RowsOperation::CopyOutput(const std::byte* out, void* rows, float* weights) const {
   if (region_.out_rows != 0) std::memcpy(rows, out, region_.out_rows * row_bytes_);
+  CopyOutWeights(out, weights);
+}
+
+void RowsOperation::CopyOutWeights(const std::byte* out, float* weights) const {
   if (weights == nullptr) return;
   std::memcpy(weights, out + region_.out_weights_at, region_.num_out_weights * 4);
 }

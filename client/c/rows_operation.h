@@ -1,9 +1,12 @@
 // The four operations that move rows: two scatters and two gathers.
 #pragma once
 
+#include <vector>
+
 #include "client/c/epd_client.h"
 #include "client/c/operation.h"
 #include "client/c/plan_argument.h"
+#include "client/c/row_parts.h"
 #include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
 
@@ -21,8 +24,11 @@ class RowsOperation : public Operation {
   // A stage for kernels: rows, and their weights behind them; null: none.
   void StageTensor(std::byte* to, const void* rows, uint64_t num_rows, const float* weights,
                    uint64_t num_weights) const;
+  // The weights alone.
+  void StageWeights(std::byte* to, const float* weights, uint64_t num_weights) const;
   std::vector<int32_t> CountedExperts(const Formation& formation, uint32_t rank) const;
   void CopyOutput(const std::byte* out, void* rows, float* weights) const;
+  void CopyOutWeights(const std::byte* out, float* weights) const;
   // Nothing where `to` is null or the size is not one: the arguments may be wrong.
   static void Zero(void* to, uint64_t count, uint64_t bytes_each);
 
@@ -61,6 +67,7 @@ class ScatterOperation : public RowsOperation {
   Status CheckPointers() const;
 
   const epd_scatter_args& args_;
+  std::vector<RowPart> parts_;  // After Plan.
 };
 
 // combine, and the backward of dispatch.

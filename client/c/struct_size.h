@@ -9,7 +9,7 @@
 namespace epd::client {
 
 // Copies what both sides know of `*given`; the rest is zero, that is its default.
-//   INVALID_ARGUMENT  NULL, or struct_size was not set
+//   INVALID_ARGUMENT  NULL, struct_size was not set, or the caller is newer and has set what this library does not know
 template <typename Struct>
 Status ReadStruct(const Struct* given, const char* what, Struct* out) {
   if (given == nullptr) return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);
@@ -20,6 +20,15 @@ Status ReadStruct(const Struct* given, const char* what, Struct* out) {
                       given->struct_size, sizeof *out);
   }
   std::memcpy(static_cast<void*>(out), given, std::min(given->struct_size, sizeof *out));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof *out; i < given->struct_size; ++i) {
+    if (bytes[i] == 0) continue;
+    return MakeStatus(Code::kInvalidArgument,
+                      "%s: the field at byte %zu is set, which this library, older than its "
+                      "caller, does not know; load a "
+                      "newer one, or leave the field zero",
+                      what, i);
+  }
   return {};
 }
 

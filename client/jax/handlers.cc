@@ -16,6 +16,7 @@
 #include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/jax/call_site.h"
 #include "client/jax/epd_jax.h"
@@ -53,6 +54,7 @@ struct Launched {
   Function<Args> function;
   Args args;
   ffi::Promise promise;
+  std::vector<epd_more_rows> more;  // What args point to.
 
   void Run() {
     epd_error error = {};
@@ -68,12 +70,12 @@ struct Launched {
 
 template <typename Args>
 ffi::Future Launch(Function<Args> function, const SiteState* site, ffi::RunId run, Place place,
-                   Args args) {
+                   Args args, std::vector<epd_more_rows> more = {}) {
   args.struct_size = sizeof args;
   ffi::Promise promise;
   ffi::Future future(promise);
   auto launched = std::make_unique<Launched<Args>>(
-      Launched<Args>{*site, run.run_id, place, function, args, promise});
+      Launched<Args>{*site, run.run_id, place, function, args, promise, std::move(more)});
   if (site->executable->HasOneCall()) {
     launched->Run();
     return future;
@@ -146,6 +148,54 @@ ffi::Future WithoutWeights(SiteState* site, ffi::RunId run, Scalar domain, Scala
                   nullptr);
 }
 
+std::uint32_t WidthOf(const ffi::AnyBuffer& array) {
+  return static_cast<std::uint32_t>(array.dimensions().back());
+}
+
+// Each array of a payload and where its rows go. Of the operands there may be one more, which nobody reads.
+ffi::ErrorOr<std::vector<epd_more_rows>> ReadPayload(const ffi::RemainingArgs& arrays,
+                                                     const ffi::RemainingRets& out_arrays) {
+  std::vector<epd_more_rows> payload;
+  for (std::size_t i = 0; i < out_arrays.size(); ++i) {
+    const auto in = arrays.get<ffi::AnyBuffer>(i);
+    auto out = out_arrays.get<ffi::AnyBuffer>(i);
+    if (in.has_error()) return ffi::Unexpected(in.error());
+    if (out.has_error()) return ffi::Unexpected(out.error());
+    payload.push_back(
+        {ToDtype(in->element_type()), WidthOf(*in), in->untyped_data(), (*out)->untyped_data()});
+    PrepareOutput((*out)->untyped_data(), (*out)->size_bytes());
+  }
+  if (!payload.empty()) return payload;
+  return ffi::Unexpected(ffi::Error::InvalidArgument("a payload without arrays"));
+}
+
+ffi::Future DispatchPayload(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                            HandleMem handle_mem, Weights weights, ffi::RemainingArgs arrays,
+                            ffi::ResultBuffer<ffi::F32> out_weights, ffi::RemainingRets out_arrays,
+                            ffi::Dictionary) {
+  auto payload = ReadPayload(arrays, out_arrays);
+  if (payload.has_error()) {
+    ffi::Promise promise;
+    ffi::Future failed(promise);
+    promise.SetError(payload.error());
+    return failed;
+  }
+  const epd_more_rows first = payload->front();
+  std::vector<epd_more_rows> more(payload->begin() + 1, payload->end());
+  auto args = MakeRowArguments<epd_scatter_args>(site->config,
+                                                 {.handle_mem = handle_mem.untyped_data(),
+                                                  .handle_mem_bytes = handle_mem.element_count(),
+                                                  .dtype = first.dtype,
+                                                  .rows = first.tokens,
+                                                  .weights = weights.typed_data(),
+                                                  .out_rows = first.recv_tokens,
+                                                  .out_weights = out_weights->typed_data()});
+  args.hidden = first.hidden;
+  args.more = more.data();
+  args.num_more = static_cast<std::uint32_t>(more.size());
+  return Launch(epd_program_dispatch, site, run, ReadPlace(domain, rank), args, std::move(more));
+}
+
 std::uint64_t RowsOf(const ffi::AnyBuffer& array) {
   return static_cast<std::uint64_t>(array.dimensions()[0]);
 }
@@ -199,6 +249,14 @@ auto BindCall() {
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare, BindPrepare(BindCall()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, WithWeights<epd_program_dispatch>,
                               BindRowsWithWeights(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_payload, DispatchPayload,
+                              BindCall()
+                                  .Arg<HandleMem>()
+                                  .Arg<Weights>()
+                                  .RemainingArgs()
+                                  .Ret<Weights>()
+                                  .RemainingRets()
+                                  .Attrs());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, WithoutWeights<epd_program_combine>,
                               BindRows(BindCall()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, WithWeights<epd_program_dispatch_backward>,

@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_fault.h"
 #include "kernels/routing_plan.h"
+#include "kernels/scatter_rows.h"
 #include "kernels/scatter_stage.h"
 
 namespace epd {
@@ -23,6 +24,14 @@ inline KernelError CheckPlan(const RoutingPlanView* plan) {
 inline KernelError CheckRowBytes(std::uint64_t row_bytes) {
   if (row_bytes >= 1 && row_bytes <= kMaxRowBytes) return {};
   return Invalid(KernelFault::kRowBytes, row_bytes, row_bytes == 0 ? 1 : kMaxRowBytes);
+}
+
+// After CheckRowBytes: a slice of rows of so many bytes.
+inline KernelError CheckSlice(const StageRowSlice& slice, std::uint64_t row_bytes) {
+  const std::uint64_t whole = StageRowBytes(slice, row_bytes);
+  if (const KernelError error = CheckRowBytes(whole); !error.ok()) return error;
+  if (row_bytes <= whole && slice.offset <= whole - row_bytes) return {};
+  return Invalid(KernelFault::kRowBytes, slice.offset + row_bytes, whole);
 }
 
 inline KernelError CheckCapacity(std::int64_t capacity) {

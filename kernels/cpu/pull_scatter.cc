@@ -32,6 +32,7 @@ class Puller final : public PullInParts {
         range_(OwnedExpertRange(plan_.spec, plan_.rank)),
         out_(static_cast<std::uint8_t*>(args.recv_rows)),
         copy_(args.row_bytes),
+        stage_row_bytes_(StageRowBytes(args.slice, args.row_bytes)),
         expert_(range_.begin) {}
 
   bool Some(std::uint64_t bytes) override {
@@ -175,7 +176,7 @@ class Puller final : public PullInParts {
         return RouteLost(KernelFault::kStageRouteSlot, s, got, slot + i);
       }
       if (i + 1 < rows) PrefetchRow(source, ReadOnce(route + sizeof(StageRoute)));
-      Write(slot + i, {source.rows + row * args_.row_bytes,
+      Write(slot + i, {source.rows + row * stage_row_bytes_,
                        ReadOnceFloat(route + offsetof(StageRoute, weight))});
     }
     return {};
@@ -202,7 +203,7 @@ class Puller final : public PullInParts {
   }
 
   void PrefetchRow(const ScatterSource& source, std::uint32_t row) const {
-    if (row < source.num_rows) copy_.Prefetch(source.rows + row * args_.row_bytes);
+    if (row < source.num_rows) copy_.Prefetch(source.rows + row * stage_row_bytes_);
   }
 
   // From `slot_` on. Whether it is done with that.
@@ -230,6 +231,7 @@ class Puller final : public PullInParts {
   const ExpertRange range_;
   std::uint8_t* out_;
   RowCopy copy_;
+  const std::uint64_t stage_row_bytes_;
   Step step_ = Step::kDemand;
   std::uint64_t left_ = 0;   // Bytes of this part.
   std::int64_t demand_ = 0;  // Slots.
@@ -246,6 +248,7 @@ class Puller final : public PullInParts {
 KernelError CheckArgs(const PullScatterArgs& args) {
   if (const KernelError error = CheckPlan(args.plan); !error.ok()) return error;
   if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
+  if (const KernelError error = CheckSlice(args.slice, args.row_bytes); !error.ok()) return error;
   if (const KernelError error = CheckCapacity(args.capacity); !error.ok()) return error;
   if (args.sources == nullptr) return MissingArgument("sources");
   if (args.capacity > 0 && args.recv_rows == nullptr) return MissingArgument("recv_rows");

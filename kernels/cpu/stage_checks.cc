@@ -53,13 +53,14 @@ KernelError CheckScatterHeader(const PullScatterArgs& args, std::int32_t rank,
       {KernelFault::kStagePlanId, header.plan_id, plan.ids.plan_id},
       {KernelFault::kStageNumRanks, header.num_ranks,
        static_cast<std::uint64_t>(plan.spec.num_ranks)},
-      {KernelFault::kStageRowBytes, header.row_bytes, args.row_bytes},
+      {KernelFault::kStageRowBytes, header.row_bytes, StageRowBytes(args.slice, args.row_bytes)},
   };
   if (const KernelError error = CheckFields(fields, rank); !error.ok()) return error;
   // With nothing to carry, either side's pointer may be null without a meaning.
   const bool carries = header.num_routes > 0 && args.capacity > 0;
   const std::uint32_t wants_weights = args.recv_weights != nullptr ? 1 : 0;
-  if (header.has_weights > 1 || (carries && header.has_weights != wants_weights)) {
+  const bool as_wanted = header.has_weights == wants_weights || args.slice.skip_weights;
+  if (header.has_weights > 1 || (carries && !as_wanted)) {
     return Lost(KernelFault::kStageWeights, rank, header.has_weights, wants_weights);
   }
   if (header.num_rows > static_cast<std::uint64_t>(plan.spec.max_tokens)) {
@@ -108,7 +109,8 @@ KernelError CheckScatterStage(const PullScatterArgs& args, std::int32_t rank,
   if (end - begin != static_cast<std::uint64_t>(expected)) {
     return Lost(KernelFault::kStageRouteCount, rank, end - begin, expected);
   }
-  *source = {base + header.rows_offset, base + header.routes_offset, header.num_rows, begin};
+  *source = {base + header.rows_offset + args.slice.offset, base + header.routes_offset,
+             header.num_rows, begin};
   return {};
 }
 

@@ -11,7 +11,7 @@ namespace epd {
 // A rank's scatter stage after its header was copied and checked: every route of [next, end) lies
 // in the stage, and so does every row below num_rows.
 struct ScatterSource {
-  const std::uint8_t* rows = nullptr;    // [num_rows, row_bytes]
+  const std::uint8_t* rows = nullptr;    // of the slice: [num_rows], a row of the stage apart
   const std::uint8_t* routes = nullptr;  // StageRoute[num_routes]; 4-byte aligned
   std::uint32_t num_rows = 0;
   std::uint32_t next = 0;  // first route for this rank that is not yet pulled

@@ -8,12 +8,14 @@ namespace epd {
 namespace {
 
 ScatterStageShape ShapeOf(const StageScatterArgs& args) {
-  return {args.plan->num_tokens, args.plan->num_routes, args.plan->spec.num_ranks, args.row_bytes};
+  return {args.plan->num_tokens, args.plan->num_routes, args.plan->spec.num_ranks,
+          StageRowBytes(args.slice, args.row_bytes)};
 }
 
 KernelError CheckArgs(const StageScatterArgs& args) {
   if (const KernelError error = CheckPlan(args.plan); !error.ok()) return error;
   if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
+  if (const KernelError error = CheckSlice(args.slice, args.row_bytes); !error.ok()) return error;
   if (args.num_tokens != args.plan->num_tokens) {
     return Invalid(KernelFault::kNumTokens, args.num_tokens, args.plan->num_tokens);
   }
@@ -57,18 +59,29 @@ bool GoesElsewhere(const RoutingPlanView& plan, std::int64_t token) {
   });
 }
 
-// Copies in runs as long as possible: libc's large copies beat a loop over rows.
+// One copy where rows follow each other in the stage, too: libc's large copies beat a loop over rows.
+void CopyRun(const StageScatterArgs& args, std::int64_t begin, std::int64_t count,
+             std::uint8_t* rows) {
+  const std::uint64_t stride = StageRowBytes(args.slice, args.row_bytes);
+  const std::uint8_t* from = static_cast<const std::uint8_t*>(args.rows) +
+                             static_cast<std::uint64_t>(begin) * args.row_bytes;
+  std::uint8_t* to = rows + static_cast<std::uint64_t>(begin) * stride + args.slice.offset;
+  if (stride == args.row_bytes) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * args.row_bytes);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i, from += args.row_bytes, to += stride) {
+    std::memcpy(to, from, args.row_bytes);
+  }
+}
+
+// In runs as long as possible.
 void WriteRows(const StageScatterArgs& args, std::uint8_t* rows) {
-  const auto* from = static_cast<const std::uint8_t*>(args.rows);
   std::int64_t begin = 0;
   while (begin < args.num_tokens) {
     std::int64_t end = args.skip_own_rows ? begin : args.num_tokens;
     while (end < args.num_tokens && GoesElsewhere(*args.plan, end)) ++end;
-    if (end > begin) {
-      const std::size_t offset = static_cast<std::size_t>(begin) * args.row_bytes;
-      std::memcpy(rows + offset, from + offset,
-                  static_cast<std::size_t>(end - begin) * args.row_bytes);
-    }
+    if (end > begin) CopyRun(args, begin, end - begin, rows);
     begin = end + 1;
   }
 }
@@ -94,11 +107,17 @@ KernelError StageScatter(const StageScatterArgs& args) {
   header.num_rows = static_cast<std::uint32_t>(shape.num_tokens);
   header.num_routes = static_cast<std::uint32_t>(shape.num_routes);
   header.has_weights = args.weights != nullptr ? 1 : 0;
-  header.row_bytes = args.row_bytes;
+  header.row_bytes = shape.row_bytes;
   header.routes_offset = ScatterRoutesOffset(shape.num_ranks);
   header.rows_offset = ScatterRowsOffset(shape);
   header.total_bytes = ScatterStageBytes(shape);
   std::memcpy(stage, &header, sizeof(header));
+  return {};
+}
+
+KernelError StageScatterSlice(const StageScatterArgs& args) {
+  if (const KernelError error = CheckArgs(args); !error.ok()) return error;
+  WriteRows(args, static_cast<std::uint8_t*>(args.stage) + ScatterRowsOffset(ShapeOf(args)));
   return {};
 }
 

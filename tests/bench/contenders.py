@@ -51,6 +51,8 @@ TORCH_GLOO = Contender("torch_gloo", "torch gloo", ("dispatch", "combine"), comb
 MEMCPY = Contender("memcpy", "memcpy", ("warm", "fresh"), checks_results=False)
 # No contender of the table: its operations are one step of training, see training_step.py.
 TRAINING = Contender("training", "training step", ("epd", "gloo", "none"), needs_epd=True)
+# See payload.py.
+PAYLOAD = Contender("payload", "payload", ("together", "apart", "layer", "planned"), needs_epd=True)
 ALL = (EPD_JAX, EPD_C, EPD_C_WORKER, GLOO, *MPIS, EPD_TORCH, TORCH_GLOO, MEMCPY)
 _TORCH_PYTHON = "/usr/bin/python3"  # Of Debian's python3-torch.
 
@@ -207,6 +209,8 @@ def _start(
             _start_jax(fleet, "gloo_jax.py", num_ranks, place)
         elif contender is TRAINING:
             _start_jax(fleet, "training_rank.py", num_ranks, place)
+        elif contender is PAYLOAD:
+            _start_jax(fleet, "payload_rank.py", num_ranks, place)
         elif contender is EPD_C:
             _start_epd_c(fleet, num_ranks, place, extra)
         elif contender is EPD_C_WORKER:

@@ -193,6 +193,50 @@ TEST_P(ExchangeTest, CallsThatDoNotAgreeAreNamedOnEveryRankAndEndNothing) {
   }
 }
 
+TEST_P(ExchangeTest, RowsThatRanksDivideDifferentlyAreAnErrorOnEveryRank) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    ClientRank& rank = *joined.rank;
+    const uint32_t first = rank.rank() == 0 ? 12 : 4;
+    rank.set_arrays({first, 16 - first});
+    const Result divided = rank.Dispatch(joined.data, "divided");
+    for (const uint8_t byte : rank.recv_tokens) {
+      if (byte != 0) return "a failed dispatch left rows";
+    }
+    rank.set_arrays({12, 4});
+    if (std::string p = rank.RunAndCompare(joined.data); !p.empty()) return "then: " + p;
+    return divided.message;
+  });
+  for (const std::string& report :
+       Told("ranks divide their rows differently", "all ranks", FinishAll(ranks))) {
+    EXPECT_THAT(report, StartsWith("[epd:INVALID_ARGUMENT] group=test"));
+    EXPECT_THAT(report, HasSubstr("dtype"));
+  }
+}
+
+TEST_P(ExchangeTest, ArraysThatCannotTravelAreNamed) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 1, .hidden = 65, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    ClientRank& rank = *joined.rank;
+    if (std::string p = rank.RunAndCompare(joined.data); !p.empty()) return p;
+    std::string said;
+    const std::vector<std::vector<uint32_t>> wrong = {{65, 0}, std::vector<uint32_t>(65, 1)};
+    for (const std::vector<uint32_t>& arrays : wrong) {
+      rank.set_arrays(arrays);
+      said += rank.Dispatch(joined.data, "wrong").message + '\n';
+    }
+    rank.set_arrays({});
+    if (std::string p = rank.RunAndCompare(joined.data); !p.empty()) return "then: " + p;
+    return said;
+  });
+  const std::string said = FinishAll(ranks)[0];
+  EXPECT_THAT(said, HasSubstr("more[0].hidden: got 0, expected 1 or more"));
+  EXPECT_THAT(said, HasSubstr("num_more: got 64 arrays, at most 63"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Executors, ExchangeTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "worker" : "client"; });
 

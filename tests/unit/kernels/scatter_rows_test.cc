@@ -94,6 +94,72 @@ TEST(ScatterRowsTest, OwnRowsNeedNoStage) {
   }
 }
 
+// Columns [begin, end) of rows of `row_bytes`.
+reference::Bytes Columns(const reference::Bytes& rows, std::uint64_t row_bytes, std::uint64_t begin,
+                         std::uint64_t end) {
+  reference::Bytes columns;
+  for (std::size_t at = 0; at < rows.size(); at += row_bytes) {
+    columns.insert(columns.end(), rows.begin() + at + begin, rows.begin() + at + end);
+  }
+  return columns;
+}
+
+// Arrays that travel side by side: each is staged and pulled by itself, weights come with the first.
+TEST(ScatterRowsTest, SlicesOfRowsArriveAsTheRowsDo) {
+  constexpr std::uint64_t kWhole = 45;
+  constexpr std::uint64_t kEnds[] = {0, 32, 33, kWhole};
+  for (std::uint64_t seed = 2000; seed < 2100; ++seed) {
+    Random random(seed);
+    const reference::Problem problem = RandomProblem(random, kAllRoutings[seed % 5]);
+    SCOPED_TRACE(Describe(problem, seed));
+    const Plans plans(problem);
+    const Tensors tensors = RandomTensors(random, problem, kWhole);
+    const bool own_rows = seed % 2 == 0;
+    std::vector<Region> stages;
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      const RoutingPlanView& view = plans.View(r);
+      stages.emplace_back(
+          ScatterStageBytes({view.num_tokens, view.num_routes, problem.num_ranks, kWhole}));
+      for (int i = 0; i < 3; ++i) {
+        const reference::Bytes rows = Columns(tensors.rows[r], kWhole, kEnds[i], kEnds[i + 1]);
+        StageScatterArgs args = {&view,
+                                 rows.data(),
+                                 tensors.weights[r].data(),
+                                 view.num_tokens,
+                                 kEnds[i + 1] - kEnds[i],
+                                 stages[r].data(),
+                                 stages[r].size()};
+        args.skip_own_rows = own_rows;
+        args.slice = {kEnds[i], kWhole};
+        EXPECT_OK(i == 0 ? StageScatter(args) : StageScatterSlice(args));
+      }
+    }
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      std::vector<StageRef> refs = Refs(stages);
+      if (own_rows) refs[r] = {};
+      const std::int64_t capacity = plans.TotalRecv(r) + 2;
+      const reference::ScatterResult want =
+          reference::Scatter(problem, r, tensors.rows, tensors.weights, kWhole, capacity);
+      for (int i = 0; i < 3; ++i) {
+        const std::uint64_t row_bytes = kEnds[i + 1] - kEnds[i];
+        const reference::Bytes own = Columns(tensors.rows[r], kWhole, kEnds[i], kEnds[i + 1]);
+        const Region rows(capacity * row_bytes);
+        std::vector<float> weights(capacity, -1.0f);
+        PullScatterArgs args = {&plans.View(r), refs.data(), row_bytes, capacity, rows.data()};
+        if (i == 0) args.recv_weights = weights.data();
+        if (own_rows) args.own_rows = own.data();
+        if (own_rows && i == 0) args.own_weights = tensors.weights[r].data();
+        args.slice = {kEnds[i], kWhole, /*skip_weights=*/i != 0};
+        EXPECT_OK(PullScatter(args));
+        EXPECT_EQ(rows.Copy(), Columns(want.rows, kWhole, kEnds[i], kEnds[i + 1]))
+            << "rank " << r << " slice " << i;
+        EXPECT_EQ(weights, i == 0 ? want.weights : std::vector<float>(capacity, -1.0f));
+      }
+    }
+    if (HasFailure()) break;
+  }
+}
+
 class TwoRanksTest : public testing::Test {
  protected:
   TwoRanksTest() {
@@ -173,6 +239,13 @@ TEST_F(TwoRanksTest, StageRefusesWrongArguments) {
   args = good;
   args.plan = nullptr;
   EXPECT_EQ(StageScatter(args).code, Code::kInvalidArgument);
+  for (const StageRowSlice& outside : {StageRowSlice{1, kRowBytes}, StageRowSlice{0, kRowBytes - 1},
+                                       StageRowSlice{UINT64_MAX, kRowBytes}}) {
+    args = good;
+    args.slice = outside;
+    EXPECT_EQ(StageScatter(args).fault, KernelFault::kRowBytes);
+    EXPECT_EQ(StageScatterSlice(args).fault, KernelFault::kRowBytes);
+  }
 }
 
 TEST_F(TwoRanksTest, PullRefusesWrongArguments) {
@@ -185,6 +258,11 @@ TEST_F(TwoRanksTest, PullRefusesWrongArguments) {
   args = PullArgs(refs, rows);
   args.row_bytes = 0;
   EXPECT_EQ(PullScatter(args).fault, KernelFault::kRowBytes);
+  args = PullArgs(refs, rows);
+  args.slice = {1, kRowBytes};
+  EXPECT_EQ(PullScatter(args).fault, KernelFault::kRowBytes);
+  args.slice = {0, kRowBytes + 1};
+  EXPECT_EQ(PullScatter(args).fault, KernelFault::kStageRowBytes);
   args = PullArgs(refs, rows);
   args.recv_rows = nullptr;
   EXPECT_EQ(PullScatter(args).fault, KernelFault::kNullArgument);

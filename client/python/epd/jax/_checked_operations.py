@@ -1,24 +1,20 @@
 """The operations, with their arguments checked while tracing; for the arguments see ``functional`` and ``primitives``."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _exchanges, _halves, _names, _out_sharding, _place
+from epd.jax import _checks, _exchanges, _halves, _names, _out_sharding, _payload_exchange
 from epd.jax._call import Static, align_varying, layout_for
 from epd.jax._exchange_primitive import bind
 from epd.jax._kept_call import cut
 from epd.jax._out_sharding import SpecLike
+from epd.jax._payload_exchange import Payload
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.started_exchange import StartedExchange
-
-# One array, or a pytree of arrays that travel under one plan.
-Payload: TypeAlias = Any
 
 
 def _indices(function: str, topk_idx: jax.Array) -> jax.Array:
@@ -60,49 +56,6 @@ def _check_tokens(
                 check.payload(name, rows)
     check.shape("topk_idx", topk_idx, (*leading, check.top_k))
     check.shape("topk_weights", topk_weights, (*leading, check.top_k))
-
-
-def _of_leaf(static: Static, number: int) -> Static:
-    """For the dispatch of a payload's leaf: each has a name of its own."""
-    name = f"{static.name}.{number}" if static.name and number else static.name
-    return dataclasses.replace(static, name=name)
-
-
-def _dispatch_payload(
-    static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
-) -> tuple[Payload, jax.Array]:
-    """A dispatch for each leaf; the weights that came with the first."""
-    leaves, tree = jax.tree.flatten(tokens)
-    weights = topk_weights.astype(jnp.float32)
-    received: list[tuple[jax.Array, jax.Array]] = []
-    for number, rows in enumerate(leaves):
-        place = _place.current()
-        # Of roles: in one order on all ranks, see _role_order.
-        if received and place is not None:
-            place = _place.after(place, received[-1][:1])
-        with _place.at(place):
-            own = _of_leaf(static, number)
-            received.append(_exchanges.dispatch(own, capacity, handle_mem, rows, weights))
-    return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
-
-
-def _start_payload(
-    static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
-) -> tuple[
-    list[_halves.UnderWay], Callable[[Sequence[list[jax.Array]]], tuple[Payload, jax.Array]]
-]:
-    """The same, in halves: what is under way, and what is made of its results."""
-    leaves, tree = jax.tree.flatten(tokens)
-    weights = topk_weights.astype(jnp.float32)
-    started = []
-    for number, rows in enumerate(leaves):
-        given = (_of_leaf(static, number), capacity, handle_mem, rows, weights)
-        exchange = _exchanges.dispatch_exchange(*given)
-        started.append(_halves.start(*exchange, rows.shape[-1], rows.dtype))
-    return started, lambda received: (
-        jax.tree.unflatten(tree, [rows for rows, _ in received]),
-        received[0][1],
-    )
 
 
 @dataclass(frozen=True)
@@ -166,11 +119,11 @@ class Operation:
         token_counts, total_recv_tokens, handle_mem = _exchanges.prepare(static, topk_idx)
         planned = (handle_mem, token_counts, total_recv_tokens)
         if not starts:
-            return *_dispatch_payload(static, capacity, handle_mem, *payload), *planned
+            return *_payload_exchange.dispatch(static, capacity, handle_mem, *payload), *planned
         if not topk_idx.size:  # Nothing goes from here.
-            received = _dispatch_payload(static, capacity, handle_mem, *payload)
+            received = _payload_exchange.dispatch(static, capacity, handle_mem, *payload)
             return StartedExchange([], lambda _: (*received, *planned))
-        under_way, received_of = _start_payload(static, capacity, handle_mem, *payload)
+        under_way, received_of = _payload_exchange.start(static, capacity, handle_mem, *payload)
         return StartedExchange(under_way, lambda results: (*received_of(results), *planned))
 
     def dispatch_fwd(
@@ -183,7 +136,7 @@ class Operation:
         recv_capacity_per_rank: int,
     ) -> tuple[Payload, jax.Array]:
         given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
-        return _dispatch_payload(*self._dispatch(jnp.asarray(handle_mem), *given))
+        return _payload_exchange.dispatch(*self._dispatch(jnp.asarray(handle_mem), *given))
 
     def _dispatch(
         self,

@@ -114,18 +114,18 @@ class Rows(Exchange):
 
 
 @dataclass(frozen=True)
-class _Dispatch(Rows):
+class Dispatch(Rows):
     """tokens [leading, H], weights f32 [leading, K] -> [R, C, H], f32 [R, C]."""
 
     target, to_experts, with_weights = _ffi.DISPATCH, True, True
 
 
 @dataclass(frozen=True)
-class _DispatchBytes(_Dispatch):
+class _DispatchBytes(Dispatch):
     """A dispatch whose rows, a residual, cannot be summed and so have no gradient. Linear in the weights alone."""
 
     def after(self, residuals: Arrays, results: Arrays) -> tuple[Exchange, Arrays]:
-        return _DispatchWeights(self.static, self.leading, self.capacity), residuals[:1]
+        return DispatchWeights(self.static, self.leading, self.capacity), residuals[:1]
 
 
 _NO_ROW = (1, np.dtype(jnp.bfloat16))  # The narrowest that there is.
@@ -138,7 +138,7 @@ def _no_rows(weights: jax.Array, *shape: int) -> Arrays:
 
 
 @dataclass(frozen=True)
-class _DispatchWeights(_Dispatch):
+class DispatchWeights(Dispatch):
     """weights f32 [leading, K] -> f32 [R, C]."""
 
     def given(self, residuals: Arrays, operands: Arrays) -> Arrays:
@@ -213,10 +213,10 @@ class _CombineBackward(Rows):
 
 
 _TRANSPOSES: dict[type[Rows], type[Rows]] = {
-    _Dispatch: _DispatchBackward,
-    _DispatchBackward: _Dispatch,
-    _DispatchWeights: _DispatchWeightsBackward,
-    _DispatchWeightsBackward: _DispatchWeights,
+    Dispatch: _DispatchBackward,
+    _DispatchBackward: Dispatch,
+    DispatchWeights: _DispatchWeightsBackward,
+    _DispatchWeightsBackward: DispatchWeights,
     _Combine: _CombineBackward,
     _CombineBackward: _Combine,
 }
@@ -236,7 +236,7 @@ def dispatch_exchange(
     sizes = (static, tuple(tokens.shape[:-1]), capacity)
     if np.dtype(tokens.dtype) not in DTYPE_CODES:
         return _DispatchBytes(*sizes), [handle_mem, tokens], [topk_weights]
-    return _Dispatch(*sizes), [handle_mem], [tokens, topk_weights]
+    return Dispatch(*sizes), [handle_mem], [tokens, topk_weights]
 
 
 def dispatch(

@@ -24,6 +24,7 @@ COMBINE_BWD = "epd1.combine_bwd"
 FFI_TARGET_NAMES = (PREPARE, DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD)
 # On CPUs alone.
 RAGGED = "epd1.ragged"
+DISPATCH_PAYLOAD = "epd1.dispatch_payload"  # On others a DISPATCH for each array.
 DONE = "epd1.done"
 
 
@@ -32,9 +33,14 @@ def start_of(target: str) -> str:
     return f"{target}_start"
 
 
+def name_of_leaf(name: str, number: int) -> str:
+    """Of the call of a payload's array that has one of its own, where the operation has the name."""
+    return f"{name}.{number}" if name and number else name
+
+
 STARTS = tuple(start_of(target) for target in (DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD))
 HALVES = (*STARTS, DONE)
-PLATFORMS_OF_HALVES = {"cpu"}
+PLATFORMS_OF_HALVES = PLATFORMS_OF_PAYLOADS = {"cpu"}
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
@@ -81,7 +87,9 @@ def _register(
     """The handlers ``<prefix><operation>`` of a platform; ``more`` targets; ``shared``: handlers of other stages, for all."""
     for target in (*FFI_TARGET_NAMES, *more):
         operation = target.split(".")[1]
-        instantiate = getattr(library, f"epd_jax_{operation.removesuffix('_start')}_instantiate")
+        instantiate = getattr(
+            library, f"epd_jax_{re.sub('_(start|payload)$', '', operation)}_instantiate"
+        )
         handlers = {
             "instantiate": jax.ffi.pycapsule(instantiate),
             "execute": jax.ffi.pycapsule(getattr(library, prefix + operation)),
@@ -106,7 +114,7 @@ def _follow_compilations(library: ctypes.CDLL) -> None:
 _program = _load()
 _library = _program.c
 _check_runtime(_library)
-_register(_library, "cpu", "epd_jax_", RAGGED, *STARTS)
+_register(_library, "cpu", "epd_jax_", RAGGED, DISPATCH_PAYLOAD, *STARTS)
 jax.ffi.register_ffi_target(
     DONE, jax.ffi.pycapsule(_library.epd_jax_done), platform="cpu", api_version=1
 )

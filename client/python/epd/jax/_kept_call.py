@@ -96,22 +96,72 @@ def _lower(
     attributes: _Attributes,
 ) -> Any:
     del results
-    platforms = sorted(set(ctx.module_context.platforms) - _ffi.PLATFORMS_OF_HALVES)
-    if target in _ffi.HALVES and platforms:
+    platforms = set(ctx.module_context.platforms)
+    others = sorted(platforms - _ffi.PLATFORMS_OF_HALVES)
+    if target in _ffi.HALVES and others:
         raise NotImplementedError(
             f"{target.replace('epd1.', 'ep_').removesuffix('_start')}: start=True is for ranks on CPUs, this program is for"
-            f" {', '.join(platforms)}; use start=False there"
+            f" {', '.join(others)}; use start=False there"
         )
-    given = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
+    lower = _lower_one
+    if target == _ffi.DISPATCH_PAYLOAD and platforms - _ffi.PLATFORMS_OF_PAYLOADS:
+        lower = _lower_by_array
+    return lower(ctx, operands, target, kept, dict(attributes))
+
+
+def _lower_one(
+    ctx: mlir.LoweringRuleContext,
+    operands: Sequence[Any],
+    target: str,
+    kept: bool,
+    attributes: dict[str, int | str],
+) -> Any:
+    given = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes.items()}
     program = ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value
     stack = _scopes.name_stack()
     given |= {"program": program, "scope": _scopes.scope(stack, program)}
     # XLA calls its operation so, and jax.profiler shows it: "epd_dispatch".
-    located = ir.Location.name(
-        f"{stack}/{target.replace('epd1.', 'epd_')}".lstrip("/"), childLoc=ir.Location.current
-    )
+    shown = target.replace("epd1.", "epd_").removesuffix("_payload")
+    located = ir.Location.name(f"{stack}/{shown}".lstrip("/"), childLoc=ir.Location.current)
     with located:
         return jax.ffi.ffi_lowering(target, has_side_effect=kept)(ctx, *operands, **given)
+
+
+def _lower_by_array(
+    ctx: mlir.LoweringRuleContext,
+    operands: Sequence[Any],
+    target: str,
+    kept: bool,
+    attributes: dict[str, int | str],
+) -> Any:
+    """A payload as a dispatch of each array, one after the other. The weights are those of the first."""
+    del target
+    num_arrays = len(ctx.avals_out) - 1
+    place, (plan, weights) = slice(0, 2), (2, 3)
+    results: list[Any] = []
+    after: list[int] = list(range(4 + num_arrays, len(operands)))
+    values, avals = list(operands), list(ctx.avals_in)
+    for number in range(num_arrays):
+        order = [*range(len(values))[place], plan, 4 + number, weights, *after]
+        own = ctx.replace(
+            avals_in=[avals[i] for i in order],
+            avals_out=[ctx.avals_out[i] for i in (number + 1, 0)],
+        )
+        named = _ffi.name_of_leaf(str(attributes["name"]), number)
+        width = avals[4 + number].shape[-1]
+        made = _lower_one(
+            own,
+            [values[i] for i in order],
+            _ffi.DISPATCH,
+            kept,
+            attributes | {"name": named, "width": width},
+        )
+        results.append(made)
+        # The next one comes after this one's weights.
+        values.append(made[1])
+        avals.append(ctx.avals_out[0])
+        after = [len(values) - 1]
+    return [results[0][1], *(rows for rows, _ in results)]
 
 
 _source_order.register_inline(_call, _lower)

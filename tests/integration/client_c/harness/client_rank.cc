@@ -1,5 +1,6 @@
 #include "tests/integration/client_c/harness/client_rank.h"
 
+#include <algorithm>
 #include <memory>
 
 namespace epd::testing {
@@ -35,6 +36,33 @@ std::string Difference(const char* what, const Values& got, const Values& expect
            ", expected " + std::to_string(expected[i]);
   }
   return "";
+}
+
+// The columns of rows [num_rows, `row_bytes`], an array for each of `widths`, whose sum is `row_bytes`.
+std::vector<Bytes> Split(const Bytes& rows, const std::vector<size_t>& widths, size_t row_bytes) {
+  std::vector<Bytes> arrays;
+  size_t begin = 0;
+  for (const size_t width : widths) {
+    Bytes& array = arrays.emplace_back();
+    for (size_t at = begin; at < rows.size(); at += row_bytes) {
+      array.insert(array.end(), rows.begin() + at, rows.begin() + at + width);
+    }
+    begin += width;
+  }
+  return arrays;
+}
+
+// And back.
+void Merge(const std::vector<Bytes>& arrays, const std::vector<size_t>& widths, size_t row_bytes,
+           Bytes* rows) {
+  size_t begin = 0;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const size_t width = widths[i];
+    for (size_t row = 0; row * row_bytes < rows->size(); ++row) {
+      std::copy_n(arrays[i].begin() + row * width, width, rows->begin() + row * row_bytes + begin);
+    }
+    begin += width;
+  }
 }
 
 }  // namespace
@@ -153,9 +181,27 @@ Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::strin
   args.recv_capacity = case_.recv_capacity(rank_);
   args.recv_tokens = recv_tokens.data();
   args.recv_topk_weights = dispatch ? recv_weights.data() : nullptr;
+  std::vector<size_t> widths;
+  for (const uint32_t array : case_.arrays) widths.push_back(array * case_.element_bytes());
+  const std::vector<Bytes> in = Split(data.tokens, widths, case_.row_bytes());
+  std::vector<Bytes> out = Split(recv_tokens, widths, case_.row_bytes());
+  std::vector<epd_more_rows> more;
+  for (size_t i = 1; i < in.size(); ++i) {
+    more.push_back({case_.dtype, case_.arrays[i], in[i].data(), out[i].data()});
+  }
+  if (!in.empty()) {
+    args.hidden = case_.arrays[0];
+    args.tokens = in[0].data();
+    args.recv_tokens = out[0].data();
+    args.more = more.data();
+    args.num_more = static_cast<uint32_t>(more.size());
+  }
   const Error error;
-  return error.Take(dispatch ? epd_dispatch(group_, &args, error.value.get())
-                             : epd_combine_backward(group_, &args, error.value.get()));
+  const Result result =
+      error.Take(dispatch ? epd_dispatch(group_, &args, error.value.get())
+                          : epd_combine_backward(group_, &args, error.value.get()));
+  Merge(out, widths, case_.row_bytes(), &recv_tokens);
+  return result;
 }
 
 Result ClientRank::Gather(bool combine, const RankData& data, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/c/epd_client.h"
@@ -66,6 +67,9 @@ class ClientRank {
   // the first error's text, or nothing.
   std::string RunAndCompare(const RankData& data, const std::string& prefix = "");
 
+  // From now on instead of the case's.
+  void set_arrays(std::vector<uint32_t> arrays) { case_.arrays = std::move(arrays); }
+
   epd_group* group() { return group_; }
   epd_group_info Info() const;
   uint64_t epoch() const { return Info().epoch; }
@@ -87,7 +91,7 @@ class ClientRank {
   Result Gather(bool combine, const RankData& data, const std::string& name);
 
   epd_client* const client_;
-  const ExchangeCase case_;
+  ExchangeCase case_;
   const uint32_t rank_;
   epd_group* group_ = nullptr;
   bool borrowed_ = false;

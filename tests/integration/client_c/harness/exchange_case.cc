@@ -192,6 +192,7 @@ std::string ExchangeCase::ToString() const {
          " align=" + std::to_string(alignment) + " C=" + std::to_string(recv_capacity()) +
          (expert_owner.empty() ? "" : " table") + " dtype=" + std::to_string(dtype) +
          " routing=" + std::to_string(static_cast<int>(routing)) + (drop ? " drop" : "") +
+         (arrays.empty() ? "" : " arrays=" + std::to_string(arrays.size())) +
          (worker_executor ? " worker" : " client") + " seed=" + std::to_string(seed);
 }
 

@@ -30,6 +30,8 @@ struct ExchangeCase {
   std::vector<uint32_t> num_tokens = {};    // [num_ranks]; empty: 8 each.
   std::vector<uint32_t> expert_owner = {};  // [num_experts]; empty: blocks.
   std::vector<uint32_t> capacities = {};    // [num_ranks] of calls; empty: the group's for each.
+  // Elements of a row in each of the arrays in which it goes to the experts, together `hidden`; empty: one array.
+  std::vector<uint32_t> arrays = {};
   uint32_t seed = 1;
   bool distinct = false;  // No token names an expert twice.
 

@@ -36,6 +36,15 @@ std::vector<ExchangeCase> ExchangeCases() {
                    .dtype = EPD_DTYPE_BFLOAT16,
                    .num_tokens = {512, 512, 512, 512},
                    .seed = 13});
+  cases.push_back({.num_ranks = 4,
+                   .num_experts = 8,
+                   .top_k = 4,
+                   .hidden = 129,
+                   .alignment = 16,
+                   .dtype = EPD_DTYPE_BFLOAT16,
+                   .routing = Routing::kSomeMissing,
+                   .arrays = {1, 100, 28}});
+  cases.push_back({.num_ranks = 2, .hidden = 64, .num_tokens = {0, 300}, .arrays = {60, 4}});
   return cases;
 }
 
@@ -132,6 +141,11 @@ std::vector<ExchangeCase> CasesOfNodes(uint32_t num_ranks) {
        .dtype = EPD_DTYPE_FLOAT16,
        .num_tokens = std::vector<uint32_t>(num_ranks, 96),
        .seed = 13},
+      {.num_ranks = num_ranks,
+       .num_experts = 8,
+       .hidden = 40,
+       .num_tokens = some_tokens,
+       .arrays = {32, 8}},
   };
 }
 
