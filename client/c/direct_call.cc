@@ -160,15 +160,17 @@ bool DirectCall::SomeoneAsks(uint64_t hash) const {
   return false;
 }
 
-bool DirectCall::Await(std::chrono::nanoseconds wait) {
-  if (Look()) return !someone_asked_;
+DirectCall::Met DirectCall::Await(Clock::time_point deadline, Clock::time_point until) {
+  const auto seen = [this] { return someone_asked_ ? Met::kNo : Met::kYes; };
+  if (Look()) return seen();
   const uint64_t hash = shm::HashOf(call_);
-  const Clock::time_point until = Clock::now() + wait;
-  while (Clock::now() < until && !SomeoneAsks(hash)) {
+  do {
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline || SomeoneAsks(hash)) return Met::kNo;
+    if (now >= until) return Met::kNotYet;
     sched_yield();
-    if (Look()) return !someone_asked_;
-  }
-  return false;
+  } while (!Look());
+  return seen();
 }
 
 uint32_t DirectCall::HandOver() {

@@ -33,9 +33,10 @@ class DirectCall {
   // worker is to be asked; peers that look for it are told.
   bool Publish(const shm::SlotRequest& request, DirectPrograms::Turn turn, const Said& call);
 
-  // Looks until every rank has published the call. False: not all have within `wait`, or one of them waits for the
-  // worker's word: hand over.
-  bool Await(std::chrono::nanoseconds wait);
+  // Looks until every rank has published the call. kNo: not all have by `deadline`, or one of them waits for the worker's
+  // word: hand over. kNotYet: `until` has come first; await again.
+  enum class Met { kYes, kNo, kNotYet };
+  Met Await(Clock::time_point deadline, Clock::time_point until = Clock::time_point::max());
   // From here on the worker is asked. As which number it was published is what the announce says.
   uint32_t HandOver();
   // Once more, at every rank.

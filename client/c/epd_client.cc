@@ -13,10 +13,13 @@
 #include "client/c/group_arguments.h"
 #include "client/c/handles.h"
 #include "client/c/operation.h"
-#include "client/c/prepare_operation.h"
-#include "client/c/rows_operation.h"
-#include "client/c/slices_operation.h"
+#include "client/c/operation_calls.h"
 #include "client/c/struct_size.h"
+#include "kernels/routing_plan.h"
+
+struct epd_pending {
+  std::unique_ptr<epd::client::OperationRun> run;
+};
 
 // The C functions are global, and all that they use is the client's.
 using namespace epd::client;  // NOLINT(google-build-using-namespace)
@@ -26,90 +29,18 @@ namespace {
 static_assert(std::string_view(EPD_CLIENT_VERSION) == EPD_RELEASE,
               "epd_client.h and bazel/release.bzl say the same");
 
-// An operation that this rank cannot make, announced with its error alone.
-class Refusal : public Operation {
- public:
-  explicit Refusal(const epd_refuse_args& args) {
-    if (args.code == EPD_OK) {
-      error_ = MakeStatus(Code::kInvalidArgument, "epd_refuse: code must not be EPD_OK");
-    } else {
-      error_ = {CodeFromNumber(static_cast<uint32_t>(args.code)),
-                args.text == nullptr ? "the rank gave no reason" : args.text};
-    }
-  }
-
-  Status Plan(const Formation&, epd::shm::SlotRequest*) override { return error_; }
-  // Never reached: what is announced with an error is not admitted.
-  Status Stage(const Admitted&) override { return error_; }
-  Status Pull(const Admitted&) override { return error_; }
-  Status TakeOutput(const Admitted&, const std::byte*) override { return error_; }
-  void ZeroOutputs() override {}
-
- private:
-  Status error_;
-};
-
 Status Null(const char* what) {
   return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);
 }
 
-constexpr size_t kScopeBytes = 31;  // As many as a record of a direct call has.
-
-bool HasProgram(const epd_key& key) {
-  return std::any_of(std::begin(key.program), std::end(key.program),
-                     [](uint8_t byte) { return byte != 0; });
-}
-
-Status ReadKey(const epd_key& key, CallKey* out) {
-  const bool has_text = key.name != nullptr && *key.name != '\0';
-  if (has_text && !HasProgram(key)) {
-    out->name = key.name;
-    out->program = DigestOf(out->name);
-  } else {
-    const std::string_view text = has_text ? key.name : "";
-    out->scope = text.substr(text.size() - std::min(text.size(), kScopeBytes));
-    std::copy(std::begin(key.program), std::end(key.program), out->program.begin());
-    out->ordinal = key.ordinal;
-    out->occurrence = key.occurrence;
-    if (key.execution == EPD_EXECUTION_NEXT) {
-      return MakeStatus(
-          Code::kInvalidArgument,
-          "a key without a name needs the number that epd_begin_execution gave for its execution");
-    }
-  }
-  if (key.execution != EPD_EXECUTION_NEXT) out->execution = key.execution;
-  return {};
-}
-
-// What the operations have in common: arguments in, operation run.
-template <typename Args, typename Make>
-int Operate(epd_group* group, const Args* given, epd_error* error, Make make) {
+// Until it has ended.
+int Operate(epd_group* group, epd_operation operation, const void* args, epd_error* error) {
   return Guarded(error, [&]() -> Status {
-    if (group == nullptr) return Null("group");
-    Args args;
-    if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
-    CallKey key;
-    auto operation = make(args);
-    if (Status s = ReadKey(args.key, &key); !s.ok()) {
-      operation.ZeroOutputs();
-      return s;
-    }
-    // Copies, so that leaving the group or disconnecting in another thread frees nothing under this
-    // call.
-    const std::shared_ptr<Session> session = group->session;
-    const std::shared_ptr<Group> held = group->group;
-    return RunOperation(*session, *held, args.rank, std::move(key), operation);
+    std::unique_ptr<OperationRun> run;
+    if (Status s = MakeRun(group, operation, args, &run); !s.ok()) return s;
+    run->GoOn();
+    return run->status();
   });
-}
-
-int Scatter(epd_group* group, const epd_scatter_args* args, epd_error* error, epd::shm::Kind kind) {
-  return Operate(group, args, error,
-                 [&](const epd_scatter_args& a) { return ScatterOperation(kind, a); });
-}
-
-int Gather(epd_group* group, const epd_gather_args* args, epd_error* error, epd::shm::Kind kind) {
-  return Operate(group, args, error,
-                 [&](const epd_gather_args& a) { return GatherOperation(kind, a); });
 }
 
 }  // namespace
@@ -225,31 +156,62 @@ size_t epd_handle_mem_size(uint32_t num_ranks, uint32_t num_experts, uint32_t ma
 }
 
 int epd_prepare(epd_group* group, const epd_prepare_args* args, epd_error* error) {
-  return Operate(group, args, error, [](const epd_prepare_args& a) { return PrepareOperation(a); });
+  return Operate(group, EPD_OPERATION_PREPARE, args, error);
 }
 
 int epd_dispatch(epd_group* group, const epd_scatter_args* args, epd_error* error) {
-  return Scatter(group, args, error, epd::shm::Kind::kDispatch);
+  return Operate(group, EPD_OPERATION_DISPATCH, args, error);
 }
 
 int epd_combine_backward(epd_group* group, const epd_scatter_args* args, epd_error* error) {
-  return Scatter(group, args, error, epd::shm::Kind::kCombineBackward);
+  return Operate(group, EPD_OPERATION_COMBINE_BACKWARD, args, error);
 }
 
 int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error) {
-  return Gather(group, args, error, epd::shm::Kind::kCombine);
+  return Operate(group, EPD_OPERATION_COMBINE, args, error);
 }
 
 int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error) {
-  return Gather(group, args, error, epd::shm::Kind::kDispatchBackward);
+  return Operate(group, EPD_OPERATION_DISPATCH_BACKWARD, args, error);
 }
 
 int epd_ragged_all_to_all(epd_group* group, const epd_ragged_args* args, epd_error* error) {
-  return Operate(group, args, error, [](const epd_ragged_args& a) { return SlicesOperation(a); });
+  return Operate(group, EPD_OPERATION_RAGGED_ALL_TO_ALL, args, error);
 }
 
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
-  return Operate(group, args, error, [](const epd_refuse_args& a) { return Refusal(a); });
+  return Guarded(error, [&]() -> Status {
+    std::unique_ptr<OperationRun> run;
+    if (Status s = MakeRefusal(group, args, &run); !s.ok()) return s;
+    run->GoOn();
+    return run->status();
+  });
+}
+
+int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t wait_ns,
+            epd_pending** pending, epd_error* error) {
+  if (pending != nullptr) *pending = nullptr;
+  bool ended = true;
+  const int code = Guarded(error, [&]() -> Status {
+    if (pending == nullptr) return Null("pending");
+    auto made = std::make_unique<epd_pending>();
+    if (Status s = MakeRun(group, operation, args, &made->run); !s.ok()) return s;
+    ended = wait_ns < 0 ? made->run->GoOn()
+                        : made->run->GoOn(Clock::now() + std::chrono::nanoseconds(wait_ns));
+    if (ended) return made->run->status();
+    *pending = made.release();
+    return {};
+  });
+  return ended ? code : EPD_PENDING;
+}
+
+int epd_finish(epd_pending* pending, epd_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (pending == nullptr) return Null("pending");
+    const std::unique_ptr<epd_pending> made(pending);
+    made->run->GoOn();
+    return made->run->status();
+  });
 }
 
 }  // extern "C"

@@ -360,6 +360,26 @@ typedef struct epd_refuse_args {
  * why the execution had failed before. */
 EPD_API int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error);
 
+typedef enum epd_operation {
+  EPD_OPERATION_PREPARE = 1,
+  EPD_OPERATION_DISPATCH = 2,
+  EPD_OPERATION_COMBINE = 3,
+  EPD_OPERATION_DISPATCH_BACKWARD = 4,
+  EPD_OPERATION_COMBINE_BACKWARD = 5,
+  EPD_OPERATION_RAGGED_ALL_TO_ALL = 6
+} epd_operation;
+typedef struct epd_pending epd_pending;
+enum { EPD_PENDING = -1 };
+/* For threads that may not block for long: an operation as its function makes it, but where it still waits for other ranks
+ * after `wait_ns` (negative: as long as it takes) EPD_PENDING is returned, and epd_finish is to be called with *pending, once, in
+ * any thread, whatever becomes of the result: other ranks may have it by then.
+ * `args`: epd_<operation>_args. It is copied; the arrays that it names, and those of `more`, must stay until the operation has
+ * ended, names of the key need not. Errors as of the operation's function; *pending is then NULL. */
+EPD_API int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t wait_ns,
+                    epd_pending** pending, epd_error* error);
+/* Waits for the end of the operation. Returns, with the errors, what its function would have. */
+EPD_API int epd_finish(epd_pending* pending, epd_error* error);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -206,6 +206,11 @@ bool Group::HasEnded(Status* cause) const {
   return true;
 }
 
+bool Group::IsReady() const {
+  MutexLock lock(mutex_);
+  return state_ == State::kReady;
+}
+
 bool Group::RefusesCalls() const {
   MutexLock lock(mutex_);
   return state_ == State::kReforming && !callers_wait_;

@@ -143,6 +143,9 @@ class Group {
   // Whether the group has ended for good, and then why.
   bool HasEnded(Status* cause) const;
 
+  // Whether a call may begin now without waiting.
+  bool IsReady() const;
+
   // Whether a rank is lost, for which calls do not wait.
   bool RefusesCalls() const;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "client/c/slot_pool.h"
@@ -33,8 +34,14 @@ class HeldSlot {
   shm::Slot& operator*() { return pool_[index_]; }
 
   uint32_t ArmAndWait(Clock::time_point deadline, std::chrono::nanoseconds spin) {
-    pool_.Arm(index_);
+    Arm();
     return pool_.Wait(index_, deadline, spin);
+  }
+  // To be waited for.
+  void Arm() { pool_.Arm(index_); }
+  std::optional<uint32_t> WaitUntil(Clock::time_point until, Clock::time_point deadline,
+                                    std::chrono::nanoseconds spin) {
+    return pool_.WaitUntil(index_, until, deadline, spin);
   }
   void ArmAndLeave() {
     open_ = true;

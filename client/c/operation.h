@@ -62,10 +62,40 @@ class Operation {
   virtual uint32_t padded_rows() const { return 0; }
 };
 
-// Runs `operation` on `rank` to its end; blocks. Errors are those of epd_client.h, with their place
-// in the text.
-Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
-                    Operation& operation);
+class Call;
+
+// One run of an operation, which may be stopped where it waits for others, and goes on in whatever thread. Used by one thread
+// at a time; ended before it is destroyed. Errors are those of epd_client.h, with their place in the text.
+class OperationRun {
+ public:
+  // Keeps session and group, so that leaving the group or disconnecting in another thread frees nothing under the call.
+  OperationRun(std::shared_ptr<Session> session, std::shared_ptr<Group> group, uint32_t rank,
+               CallKey key, std::unique_ptr<Operation> operation);
+  ~OperationRun();
+
+  // Goes on until the operation has ended. False: it has still to wait for others at `until`.
+  bool GoOn(Clock::time_point until = Clock::time_point::max());
+  // Once it has ended; after an error the outputs are zeros.
+  const Status& status() const { return status_; }
+
+ private:
+  // Of a call that was not let in.
+  void EndRefused();
+  void EndCall();
+  void Fail();
+
+  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<Group> group_;
+  const uint32_t rank_;
+  CallKey key_;
+  const std::unique_ptr<Operation> operation_;
+  bool begun_ = false;
+  std::shared_ptr<const Formation> formation_;
+  std::unique_ptr<Call> call_;  // While it is under way.
+  const char* phase_ = "begin";
+  uint64_t epoch_ = 0;
+  Status status_;
+};
 
 // A kernel's error as a status.
 Status FromKernel(const KernelError& error);

@@ -170,12 +170,14 @@ void SlotPool::Arm(int slot) {
   if (poisoned_.load(std::memory_order_seq_cst)) PoisonOpen(slot, Code::kUnavailable);
 }
 
-uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin) {
+std::optional<uint32_t> SlotPool::WaitUntil(int slot, Clock::time_point until,
+                                            Clock::time_point deadline,
+                                            std::chrono::nanoseconds spin) {
   shm::Slot& s = (*this)[slot];
   const std::atomic<uint64_t>& word = WordOf(slot);
   const auto answered = [&] { return shm::Done(word.load(std::memory_order_acquire)) != 0; };
   if (spin.count() > 0) {
-    const Clock::time_point spin_until = Clock::now() + spin;
+    const Clock::time_point spin_until = std::min(Clock::now() + spin, until);
     while (!answered() && Clock::now() < spin_until) {
       for (int i = 0; i < 64 && !answered(); ++i) Pause();
     }
@@ -183,7 +185,12 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
   const Interrupts interrupts;
   while (!answered()) {
     const bool interrupted = interrupts.any();
-    if (interrupted || Clock::now() >= deadline) {
+    const Clock::time_point now = Clock::now();
+    if (!interrupted && now >= until && now < deadline) {
+      s.sleeping.store(0, std::memory_order_relaxed);
+      return std::nullopt;
+    }
+    if (interrupted || now >= deadline) {
       if (slot < kEagerBits)
         lost_eager_buffers_.fetch_or(uint32_t{1} << slot, std::memory_order_relaxed);
       PoisonOpen(slot, interrupted ? Code::kCancelled : Code::kDeadlineExceeded);
@@ -197,7 +204,7 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!answered()) {
       SleepUntilDone(view_.DoneHalf(static_cast<uint32_t>(slot)),
-                     std::min(deadline, Clock::now() + kInterruptLook));
+                     std::min({until, deadline, Clock::now() + kInterruptLook}));
     }
   }
   s.sleeping.store(0, std::memory_order_relaxed);

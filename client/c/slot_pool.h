@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -107,7 +108,12 @@ class SlotPool {
   // Waits for the answer of an armed slot and returns its code. When `deadline` passes the wait
   // ends the submission itself, with DEADLINE_EXCEEDED, or with DATA_LOSS where the word is then neither
   // open nor answered: somebody wrote over the segment.
-  uint32_t Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin);
+  uint32_t Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin) {
+    return *WaitUntil(slot, Clock::time_point::max(), deadline, spin);
+  }
+  // As Wait, but no longer than `until`: then nothing, and to be waited for again.
+  std::optional<uint32_t> WaitUntil(int slot, Clock::time_point until, Clock::time_point deadline,
+                                    std::chrono::nanoseconds spin);
 
   // Ends every open submission with UNAVAILABLE, now and, in Arm, from now on: the daemon is gone.
   void PoisonAll();

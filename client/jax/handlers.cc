@@ -1,17 +1,14 @@
 // The XLA FFI handlers of the CPU platform.
 //
-// Asynchronous: XLA gets a future at once; a thread of its own makes the call, which may wait for
-// other ranks, and completes the future. XLA keeps operands and results
-// alive until then. Were the calls made on XLA's own threads, two independent ones that two ranks
-// start in different order would wait for each other for ever. A program with a single call cannot
-// do that, and makes it at once: handing over to another thread costs as much as exchanging a few
-// rows.
+// Asynchronous: XLA gets a future. Its own thread makes the call if the other ranks come within a moment; else another one waits
+// for them, and completes the future. XLA keeps operands and results alive until then.
 //
 // Calls have the side effect flag only where _kept_call.py says why: it orders nothing, and it would
 // defeat rematerialisation.
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -56,11 +53,32 @@ struct Launched {
   ffi::Promise promise;
   std::vector<epd_more_rows> more;  // What args point to.
 
-  void Run() {
+  epd_program_pending* pending = nullptr;
+
+  // False: it still waits for other ranks after `wait`. XLA's thread may not: two independent calls that two ranks start in
+  // different order would wait for each other.
+  bool Begin(std::chrono::nanoseconds wait) {
     epd_error error = {};
     error.struct_size = sizeof error;
-    const epd_program_call call = MakeCall(site, run_id, place.domain, place.position);
-    if (const int code = function(&call, &args, &error); code != EPD_OK) {
+    epd_program_call call = MakeCall(site, run_id, place.domain, place.position);
+    // A program with a single call has no other one to wait for.
+    if (!site.executable->HasOneCall()) call.pending = &pending;
+    call.wait_ns = wait.count();
+    const int code = function(&call, &args, &error);
+    if (code == EPD_PENDING) return false;
+    End(code, error);
+    return true;
+  }
+
+  void Finish() {
+    epd_error error = {};
+    error.struct_size = sizeof error;
+    const int code = epd_program_finish(pending, &error);
+    End(code, error);
+  }
+
+  void End(int code, const epd_error& error) {
+    if (code != EPD_OK) {
       promise.SetError(ToXla({client::CodeFromNumber(code), error.message}, site.config));
     } else {
       promise.SetAvailable();  // Runs what follows in the program, here.
@@ -68,26 +86,31 @@ struct Launched {
   }
 };
 
+// How long XLA's thread waits for other ranks before it hands a call that moves so many bytes over to another thread, which
+// takes longer than to exchange a few rows (tests/bench/README.md, payload.py).
+std::chrono::nanoseconds MomentFor(std::size_t bytes) {
+  constexpr std::size_t kFew = std::size_t{1} << 20;
+  return std::chrono::microseconds(bytes <= kFew ? 300 : 0);
+}
+
+// `bytes`: of the rows that this rank gives.
 template <typename Args>
 ffi::Future Launch(Function<Args> function, const SiteState* site, ffi::RunId run, Place place,
-                   Args args, std::vector<epd_more_rows> more = {}) {
+                   Args args, std::size_t bytes, std::vector<epd_more_rows> more = {}) {
   args.struct_size = sizeof args;
   ffi::Promise promise;
   ffi::Future future(promise);
   auto launched = std::make_unique<Launched<Args>>(
       Launched<Args>{*site, run.run_id, place, function, args, promise, std::move(more)});
-  if (site->executable->HasOneCall()) {
-    launched->Run();
-    return future;
-  }
+  if (launched->Begin(MomentFor(bytes))) return future;
   const auto work = [](void* context) {
     const std::unique_ptr<Launched<Args>> own(static_cast<Launched<Args>*>(context));
-    own->Run();
+    own->Finish();
   };
   if (epd_program_start(work, launched.get(), nullptr) == EPD_OK) {
     static_cast<void>(launched.release());  // The thread has it.
   } else {
-    promise.SetError(ToXla(NoThread(site->config, place.position), site->config));
+    launched->Finish();  // No thread is left: other ranks may have the call already.
   }
   return future;
 }
@@ -112,7 +135,7 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   args.total_recv = total_recv->typed_data();
   args.handle_mem = handle_mem->typed_data();
   args.handle_mem_bytes = handle_mem->element_count();
-  return Launch(epd_program_prepare, site, run, place, args);
+  return Launch(epd_program_prepare, site, run, place, args, topk_idx.size_bytes());
 }
 
 template <typename Args>
@@ -128,7 +151,7 @@ ffi::Future MoveRows(Function<Args> function, SiteState* site, ffi::RunId run, P
                                             .out_rows = out_rows->untyped_data(),
                                             .out_weights = out_weights});
   PrepareOutput(out_rows->untyped_data(), out_rows->size_bytes());
-  return Launch(function, site, run, place, args);
+  return Launch(function, site, run, place, args, rows.size_bytes());
 }
 
 template <auto function>
@@ -193,7 +216,9 @@ ffi::Future DispatchPayload(SiteState* site, ffi::RunId run, Scalar domain, Scal
   args.hidden = first.hidden;
   args.more = more.data();
   args.num_more = static_cast<std::uint32_t>(more.size());
-  return Launch(epd_program_dispatch, site, run, ReadPlace(domain, rank), args, std::move(more));
+  const auto bytes = static_cast<std::size_t>(site->config.tokens * site->config.width);
+  return Launch(epd_program_dispatch, site, run, ReadPlace(domain, rank), args, bytes,
+                std::move(more));
 }
 
 std::uint64_t RowsOf(const ffi::AnyBuffer& array) {
@@ -231,7 +256,8 @@ ffi::Future RaggedAllToAll(SiteState* site, ffi::RunId run, Scalar domain, Scala
   args.landing_offsets = landing_offsets->untyped_data();
   args.source_offsets = source_offsets->untyped_data();
   PrepareOutput(args.result, result->size_bytes());
-  return Launch(epd_program_ragged_all_to_all, site, run, ReadPlace(domain, rank), args);
+  return Launch(epd_program_ragged_all_to_all, site, run, ReadPlace(domain, rank), args,
+                operand.size_bytes());
 }
 // NOLINTEND(readability-function-size)
 

@@ -43,6 +43,12 @@ int Domain::State(std::uint64_t* epoch) const {
   return EPD_PROGRAM_READY;
 }
 
+bool Domain::IsJoined() const {
+  if (joining_) return false;
+  const client::MutexLock lock(seen_mutex_);
+  return !seen_.expired();
+}
+
 Status Domain::Join() {
   const client::MutexLock lock(mutex_);
   const Joining joining(joining_);

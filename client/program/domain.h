@@ -43,6 +43,9 @@ class Domain {
   // One of EPD_PROGRAM_*, and the epoch as the group is formed now. Does not wait for a join.
   int State(std::uint64_t* epoch) const;
 
+  // Whether a call may begin now without waiting for a join.
+  bool IsJoined() const;
+
   // Joins the group with all ranks held here. Blocks up to the forming deadline.
   Status Join();
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/c/c_status.h"
@@ -12,6 +14,7 @@
 #include "client/program/api_words.h"
 #include "client/program/completer.h"
 #include "client/program/groups.h"
+#include "client/program/program_call.h"
 
 namespace epd::program {
 namespace {
@@ -43,31 +46,28 @@ Status ReadCall(const epd_program_call* given, Call* read) {
   return status;
 }
 
-int Run(const epd_program_call* given, const Groups::Exchange& exchange, epd_error* error) {
+// A call with copies of what it was given.
+struct OwnCall {
   Call read;
-  Status status = ReadCall(given, &read);
-  if (status.ok()) status = Groups::Shared().Run(read.call, exchange);
-  return Report(status, error);
-}
+  std::optional<ProgramCall> call;
 
-// Makes the C library's call of one operation, with what only the resolved call knows.
-template <typename Args>
-int RunOperation(int (*operation)(epd_group*, const Args*, epd_error*),
-                 const epd_program_call* call, const Args* given, epd_error* error) {
-  Args args;
-  if (Status status = client::ReadStruct(given, "args", &args); !status.ok()) {
-    return Report(status, error);
+  Status Make(const epd_program_call* given, ProgramCall::Exchange exchange) {
+    if (Status status = ReadCall(given, &read); !status.ok()) return status;
+    call.emplace(Groups::Shared(), read.call, std::move(exchange));
+    return {};
   }
-  args.struct_size = sizeof args;
-  const auto exchange = [&](const ActiveCall& active, epd_error* failure) {
-    args.rank = active.rank();
-    args.key = active.key();
-    return operation(active.group(), &args, failure);
-  };
-  return Run(call, exchange, error);
+};
+
+// To its end.
+int Run(const epd_program_call* given, ProgramCall::Exchange exchange, epd_error* error) {
+  return client::Guarded(error, [&]() -> Status {
+    OwnCall own;
+    const Status status = own.Make(given, std::move(exchange));
+    return status.ok() ? own.call->Finish() : status;
+  });
 }
 
-int Handshake(const ActiveCall& call, epd_error* error) {
+int Handshake(const ActiveCall& call, std::int64_t, epd_pending**, epd_error* error) {
   const epd_group_spec& spec = call.config().spec;
   std::vector<std::int32_t> token_counts(std::max(1u, call.config().local_experts));
   std::vector<std::uint8_t> handle_mem(
@@ -85,6 +85,44 @@ int Handshake(const ActiveCall& call, epd_error* error) {
   args.handle_mem = handle_mem.data();
   args.handle_mem_bytes = handle_mem.size();
   return epd_prepare(call.group(), &args, error);
+}
+
+}  // namespace
+}  // namespace epd::program
+
+struct epd_program_pending {
+  epd::program::OwnCall own;
+};
+
+namespace epd::program {
+namespace {
+
+// Makes the C library's call of one operation, with what only the resolved call knows.
+template <typename Args>
+int RunOperation(epd_operation operation, const epd_program_call* call, const Args* given,
+                 epd_error* error) {
+  bool ended = true;
+  const int code = client::Guarded(error, [&]() -> Status {
+    Args args;
+    if (Status status = client::ReadStruct(given, "args", &args); !status.ok()) return status;
+    args.struct_size = sizeof args;
+    const auto exchange = [operation, args](const ActiveCall& active, std::int64_t wait_ns,
+                                            epd_pending** pending, epd_error* failure) mutable {
+      args.rank = active.rank();
+      args.key = active.key();
+      return epd_try(active.group(), operation, &args, wait_ns, pending, failure);
+    };
+    auto made = std::make_unique<epd_program_pending>();
+    if (Status status = made->own.Make(call, exchange); !status.ok()) return status;
+    epd_program_pending** const pending = made->own.read.call.pending;
+    if (pending == nullptr) return made->own.call->Finish();
+    *pending = nullptr;
+    ended = made->own.call->Try(std::max<std::int64_t>(made->own.read.call.wait_ns, 0));
+    if (ended) return made->own.call->status();
+    *pending = made.release();
+    return {};
+  });
+  return ended ? code : EPD_PENDING;
 }
 
 }  // namespace
@@ -142,28 +180,38 @@ int epd_program_resolve(const epd_program_call* call, uint32_t* rank, epd_error*
 
 int epd_program_prepare(const epd_program_call* call, const epd_prepare_args* args,
                         epd_error* error) {
-  return RunOperation(epd_prepare, call, args, error);
+  return RunOperation(EPD_OPERATION_PREPARE, call, args, error);
 }
 int epd_program_dispatch(const epd_program_call* call, const epd_scatter_args* args,
                          epd_error* error) {
-  return RunOperation(epd_dispatch, call, args, error);
+  return RunOperation(EPD_OPERATION_DISPATCH, call, args, error);
 }
 int epd_program_combine(const epd_program_call* call, const epd_gather_args* args,
                         epd_error* error) {
-  return RunOperation(epd_combine, call, args, error);
+  return RunOperation(EPD_OPERATION_COMBINE, call, args, error);
 }
 int epd_program_dispatch_backward(const epd_program_call* call, const epd_gather_args* args,
                                   epd_error* error) {
-  return RunOperation(epd_dispatch_backward, call, args, error);
+  return RunOperation(EPD_OPERATION_DISPATCH_BACKWARD, call, args, error);
 }
 int epd_program_combine_backward(const epd_program_call* call, const epd_scatter_args* args,
                                  epd_error* error) {
-  return RunOperation(epd_combine_backward, call, args, error);
+  return RunOperation(EPD_OPERATION_COMBINE_BACKWARD, call, args, error);
 }
 
 int epd_program_ragged_all_to_all(const epd_program_call* call, const epd_ragged_args* args,
                                   epd_error* error) {
-  return RunOperation(epd_ragged_all_to_all, call, args, error);
+  return RunOperation(EPD_OPERATION_RAGGED_ALL_TO_ALL, call, args, error);
+}
+
+int epd_program_finish(epd_program_pending* pending, epd_error* error) {
+  return epd::client::Guarded(error, [&]() -> Status {
+    if (pending == nullptr) {
+      return {epd::program::Code::kInvalidArgument, "pending must not be NULL"};
+    }
+    const std::unique_ptr<epd_program_pending> own(pending);
+    return own->own.call->Finish();
+  });
 }
 
 int epd_program_handshake(const epd_program_call* call, epd_error* error) {
@@ -176,7 +224,13 @@ int epd_program_refuse(const epd_program_call* call, int32_t code, const char* t
   args.struct_size = sizeof args;
   args.code = code;
   args.text = text;
-  return RunOperation(epd_refuse, call, &args, error);
+  const auto refuse = [args](const epd::program::ActiveCall& active, std::int64_t, epd_pending**,
+                             epd_error* failure) mutable {
+    args.rank = active.rank();
+    args.key = active.key();
+    return epd_refuse(active.group(), &args, failure);
+  };
+  return epd::program::Run(call, refuse, error);
 }
 
 int epd_program_start(void (*work)(void* context), void* context, epd_error* error) {

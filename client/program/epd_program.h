@@ -144,6 +144,9 @@ typedef struct epd_program_begun {
   uint64_t number;
 } epd_program_begun;
 
+/* An operation under way. */
+typedef struct epd_program_pending epd_program_pending;
+
 /* Which operation of which program, on which rank. Calls of all ranks with the same identity are one operation, in
  * whatever order they come. Ranks whose programs are not the same one meet by `name`; else the identity is
  * (program, execution, site, occurrence). */
@@ -170,6 +173,11 @@ typedef struct epd_program_call {
   epd_program_begun* begun;
   /* NULL, or where a call without `name` stands in its program, for people: no part of its identity. */
   const char* scope;
+  /* NULL: an operation's function returns when the operation has ended. Else, for threads that may not block for long, it
+   * returns EPD_PENDING once it has waited for other ranks for `wait_ns`, or has to wait for anything else, and *pending is
+   * to be given to epd_program_finish, once, in any thread. What this struct and the arguments point to stays until then. */
+  epd_program_pending** pending;
+  int64_t wait_ns;
 } epd_program_call;
 
 /* The rank that calls at this place stand for, without making one. Never blocks.
@@ -198,6 +206,9 @@ EPD_API int epd_program_combine_backward(const epd_program_call* call, const epd
 
 EPD_API int epd_program_ragged_all_to_all(const epd_program_call* call, const epd_ragged_args* args,
                                           epd_error* error);
+
+/* Waits for the end of an operation that was left pending, and returns what its function would have. */
+EPD_API int epd_program_finish(epd_program_pending* pending, epd_error* error);
 
 /* Waits until all ranks of the domain have come to this call: an exchange of no tokens. Blocks and fails as an operation. */
 EPD_API int epd_program_handshake(const epd_program_call* call, epd_error* error);

@@ -94,16 +94,6 @@ Runs::Call MakeCall(const epd_program_call& call, std::uint32_t rank) {
   return own;
 }
 
-int Refuse(const ActiveCall& call, epd_error* error) {
-  epd_refuse_args args = {};
-  args.struct_size = sizeof args;
-  args.rank = call.rank();
-  args.key = call.key();
-  args.code = static_cast<std::int32_t>(call.refusal().code);
-  args.text = call.refusal().message.c_str();
-  return epd_refuse(call.group(), &args, error);
-}
-
 }  // namespace
 
 ActiveCall::ActiveCall(std::shared_ptr<Domain> domain, const Runs::Call& call, const char* text,
@@ -330,30 +320,20 @@ Status Groups::Resolve(const epd_program_call& call, std::uint32_t* rank) const 
   return status;
 }
 
-Status Groups::Begin(const epd_program_call& call, ActiveCall* active) {
+Status Groups::Begin(const epd_program_call& call, bool may_wait,
+                     std::optional<ActiveCall>* active) {
+  // What an alias means may be asked of the program, which takes its time.
+  if (!may_wait && Find(call.alias) == nullptr) return {};
   Resolved resolved;
   if (Status status = ResolveTo(call, &resolved); !status.ok()) return status;
+  if (!may_wait && !resolved.domain->IsJoined()) return {};
   const Runs::Call own = MakeCall(call, resolved.rank);
   Domain::Begun begun;
   begun.refusal = std::move(resolved.refusal);
   if (Status status = resolved.domain->Begin(own, &begun); !status.ok()) return status;
   const char* const text = own.named ? call.name : call.scope;
-  *active = ActiveCall(std::move(resolved.domain), own, text, std::move(begun));
+  active->emplace(std::move(resolved.domain), own, text, std::move(begun));
   return {};
-}
-
-Status Groups::Run(const epd_program_call& call, const Exchange& exchange) {
-  for (epd_program_call next = call;;) {
-    ActiveCall active;
-    if (Status status = Begin(next, &active); !status.ok()) return status;
-    epd_error error = {};
-    error.struct_size = sizeof error;
-    const int code = active.refusal().ok() ? exchange(active, &error) : Refuse(active, &error);
-    Status status = FromError(code, error);
-    // Repeated, it is still the same use of its call site.
-    if (call.name == nullptr) next.occurrence = active.number().occurrence + 1;
-    if (!active.End(status)) return status;
-  }
 }
 
 Status Groups::OnDevice(const epd_program_call& call, const std::string& device,

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,13 +91,9 @@ class Groups {
   // The rank that a call is of.
   Status Resolve(const epd_program_call& call, std::uint32_t* rank) const;
 
-  // Resolves a call and lets it begin. Joins again, and blocks for that, if an earlier call reported
-  // the loss of the session.
-  Status Begin(const epd_program_call& call, ActiveCall* active);
-
-  // Begins a call, makes it by `exchange`, or tells all ranks why it cannot be made, and ends it.
-  using Exchange = std::function<int(const ActiveCall& call, epd_error* error)>;
-  Status Run(const epd_program_call& call, const Exchange& exchange);
+  // Resolves a call and lets it begin. Joins again, and blocks for that, if an earlier call reported the loss of the
+  // session; nothing where it `may_wait` not.
+  Status Begin(const epd_program_call& call, bool may_wait, std::optional<ActiveCall>* active);
 
   // The rank whose device is `device` ("cuda:0"), for calls that no CPU follows. Joins again, and blocks for that,
   // where an earlier call reported the loss of the session. Errors as of Begin; INVALID_ARGUMENT also where no rank,

@@ -12,7 +12,7 @@ import training_step
 
 from daemon import Daemon, find_program
 
-_SIZES = ((8, 1024, 4), (8, 7168, 8), (64, 7168, 8), (512, 2048, 4))
+_SIZES = ((8, 1024, 4), (8, 7168, 8), (64, 1024, 4), (64, 7168, 8), (512, 2048, 4))
 _NAMES = who.PAYLOAD.operations
 
 

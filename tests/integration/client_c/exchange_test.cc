@@ -15,6 +15,7 @@
 namespace epd::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -126,6 +127,102 @@ TEST_P(ExchangeTest, TwoThreadsRunNamedOperationsInOppositeOrderOnTwoRanks) {
     return "";
   });
   EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(ExchangeTest, WhatWaitsForOtherRanksIsPendingAndEndsInAnotherThread) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    ClientRank& rank = *joined.rank;
+    for (const int64_t wait_ns : {int64_t{0}, int64_t{200'000}, int64_t{20'000'000'000}}) {
+      rank.wait_ns = wait_ns;
+      rank.num_pending = rank.num_at_once = 0;
+      for (int step = 0; step < 20; ++step) {
+        // Each is late in turn.
+        if (static_cast<int>(rank.rank()) == step % 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        }
+        if (std::string p = rank.RunAndCompare(joined.data); !p.empty()) return p;
+      }
+      const bool waited_enough = wait_ns > 1'000'000'000;
+      if (waited_enough != (rank.num_pending == 0)) {
+        return std::to_string(rank.num_pending) + " were pending";
+      }
+    }
+    return "";
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+// One thread has two operations under way, and the other rank begins them in the other order.
+TEST_P(ExchangeTest, PendingOperationsHoldUpNoOthers) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    ClientRank& rank = *joined.rank;
+    if (std::string p = rank.RunAndCompare(joined.data); !p.empty()) return p;
+    std::vector<std::vector<uint8_t>> plans(2, rank.plan);
+    std::vector<int32_t> totals(2, -1);
+    std::vector<std::vector<int32_t>> counts(2, rank.token_counts);
+    const std::vector<int32_t> indices(joined.data.topk_idx.begin(), joined.data.topk_idx.end());
+    for (int round = 0; round < 50; ++round) {
+      epd_error error = {};
+      error.struct_size = sizeof error;
+      epd_pending* pending[2] = {};
+      int code[2] = {};
+      for (const size_t i : {rank.rank(), 1 - rank.rank()}) {
+        epd_prepare_args args = {};
+        args.struct_size = sizeof args;
+        args.rank = rank.rank();
+        args.key.struct_size = sizeof args.key;
+        args.key.name = i == 0 ? "first" : "second";
+        args.key.execution = EPD_EXECUTION_NEXT;
+        args.topk_idx = indices.data();
+        args.idx_bytes = 4;
+        args.num_tokens = 8;
+        args.top_k = 2;
+        args.token_counts = counts[i].data();
+        args.total_recv = &totals[i];
+        args.handle_mem = plans[i].data();
+        args.handle_mem_bytes = plans[i].size();
+        code[i] = epd_try(rank.group(), EPD_OPERATION_PREPARE, &args, 10'000, &pending[i], &error);
+      }
+      for (const size_t i : {0, 1}) {
+        if (pending[i] != nullptr) code[i] = epd_finish(pending[i], &error);
+        if (code[i] != EPD_OK) return error.message;
+        if (totals[i] != joined.data.total_recv) return "another total";
+      }
+    }
+    return "";
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(ExchangeTest, WhatCannotBeTriedIsRefused) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 1, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    epd_error error = {};
+    error.struct_size = sizeof error;
+    epd_prepare_args args = {};
+    args.struct_size = sizeof args;
+    epd_pending* pending = nullptr;
+    epd_group* const group = joined.rank->group();
+    std::string said;
+    const auto add = [&](int code) { said += std::to_string(code) + " " + error.message + "\n"; };
+    add(epd_try(group, static_cast<epd_operation>(7), &args, 0, &pending, &error));
+    add(epd_try(group, EPD_OPERATION_PREPARE, nullptr, 0, &pending, &error));
+    add(epd_try(group, EPD_OPERATION_PREPARE, &args, 0, nullptr, &error));
+    add(epd_try(nullptr, EPD_OPERATION_PREPARE, &args, 0, &pending, &error));
+    add(epd_finish(nullptr, &error));
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    return said;
+  });
+  EXPECT_THAT(FinishAll(ranks)[0],
+              AllOf(HasSubstr("3 [epd:INVALID_ARGUMENT] operation: 7 is no epd_operation"),
+                    HasSubstr("3 [epd:INVALID_ARGUMENT] args must not be NULL"),
+                    HasSubstr("3 [epd:INVALID_ARGUMENT] pending must not be NULL"),
+                    HasSubstr("3 [epd:INVALID_ARGUMENT] group must not be NULL")));
 }
 
 // Prepares under a program's key instead of a name.

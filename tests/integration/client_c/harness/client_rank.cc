@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <thread>
 
 namespace epd::testing {
 namespace {
@@ -158,7 +159,20 @@ Result ClientRank::Prepare(const RankData& data, const std::string& name) {
   args.handle_mem = plan.data();
   args.handle_mem_bytes = plan.size();
   const Error error;
+  if (wait_ns) return Try(EPD_OPERATION_PREPARE, &args);
   return error.Take(epd_prepare(group_, &args, error.value.get()));
+}
+
+Result ClientRank::Try(epd_operation operation, const void* args) {
+  const Error error;
+  epd_pending* pending = nullptr;
+  int code = epd_try(group_, operation, args, *wait_ns, &pending, error.value.get());
+  if ((code == EPD_PENDING) != (pending != nullptr)) return {13, "pending, or not?"};
+  ++(code == EPD_PENDING ? num_pending : num_at_once);
+  if (code == EPD_PENDING) {
+    std::thread([&] { code = epd_finish(pending, error.value.get()); }).join();
+  }
+  return error.Take(code);
 }
 
 Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::string& name) {
@@ -197,9 +211,12 @@ Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::strin
     args.num_more = static_cast<uint32_t>(more.size());
   }
   const Error error;
-  const Result result =
-      error.Take(dispatch ? epd_dispatch(group_, &args, error.value.get())
-                          : epd_combine_backward(group_, &args, error.value.get()));
+  const epd_operation operation =
+      dispatch ? EPD_OPERATION_DISPATCH : EPD_OPERATION_COMBINE_BACKWARD;
+  const Result result = wait_ns ? Try(operation, &args)
+                        : dispatch
+                            ? error.Take(epd_dispatch(group_, &args, error.value.get()))
+                            : error.Take(epd_combine_backward(group_, &args, error.value.get()));
   Merge(out, widths, case_.row_bytes(), &recv_tokens);
   return result;
 }
@@ -224,6 +241,9 @@ Result ClientRank::Gather(bool combine, const RankData& data, const std::string&
   args.num_tokens = case_.tokens(rank_);
   args.tokens = tokens.data();
   args.topk_weights = combine ? nullptr : weights.data();
+  if (wait_ns) {
+    return Try(combine ? EPD_OPERATION_COMBINE : EPD_OPERATION_DISPATCH_BACKWARD, &args);
+  }
   const Error error;
   return error.Take(combine ? epd_combine(group_, &args, error.value.get())
                             : epd_dispatch_backward(group_, &args, error.value.get()));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,11 @@ class ClientRank {
   // Called in each of the last four with the buffer that takes the rows, once that is poisoned.
   std::function<void(const Bytes& rows)> on_poisoned;
 
+  // Set: operations are tried for so long, and finished by another thread where they are pending.
+  std::optional<int64_t> wait_ns;
+  int num_pending = 0;
+  int num_at_once = 0;
+
   std::vector<int32_t> token_counts;
   int32_t total_recv = -1;
   std::vector<uint8_t> plan;
@@ -87,6 +93,7 @@ class ClientRank {
   std::vector<float> weights;
 
  private:
+  Result Try(epd_operation operation, const void* args);
   Result Scatter(bool dispatch, const RankData& data, const std::string& name);
   Result Gather(bool combine, const RankData& data, const std::string& name);
 

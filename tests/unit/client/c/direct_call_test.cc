@@ -65,7 +65,7 @@ class DirectCallTest : public ::testing::Test {
       calls.push_back(Publish(rank, shm::Kind::kPrepare, execution, routes));
       if (calls.back() == nullptr) return false;
     }
-    for (auto& call : calls) EXPECT_TRUE(call->Await(kLong));
+    for (auto& call : calls) EXPECT_EQ(call->Await(Clock::now() + kLong), DirectCall::Met::kYes);
     const auto shared = std::shared_ptr<const Formation>(&formation_, [](const Formation*) {});
     for (auto& call : calls) call->Finish(Clock::now(), 3);
     for (auto& call : calls) EXPECT_TRUE(DirectCall::MakeIsFree(shared, *call)());
@@ -92,8 +92,8 @@ TEST_F(DirectCallTest, BothMeetAndNameThePlanAlike) {
   const auto first = Publish(0, shm::Kind::kPrepare, 5, routes);
   const auto second = Publish(1, shm::Kind::kPrepare, 5, routes);
   ASSERT_TRUE(first != nullptr && second != nullptr);
-  EXPECT_TRUE(first->Await(kLong));
-  EXPECT_TRUE(second->Await(kLong));
+  EXPECT_EQ(first->Await(Clock::now() + kLong), DirectCall::Met::kYes);
+  EXPECT_EQ(second->Await(Clock::now() + kLong), DirectCall::Met::kYes);
   EXPECT_EQ(first->plan_id(), second->plan_id());
   EXPECT_GE(first->plan_id(), uint64_t{1} << 63);
   const auto next = Publish(0, shm::Kind::kPrepare, 6, routes);
@@ -108,13 +108,15 @@ TEST_F(DirectCallTest, NobodyLooksForOneThatAsksTheWorkerForTheSameCall) {
   const auto peer = Publish(1, shm::Kind::kDispatch, 100);
   ASSERT_NE(peer, nullptr);
   const Clock::time_point begin = Clock::now();
-  EXPECT_FALSE(peer->Await(kLong));
+  EXPECT_EQ(peer->Await(Clock::now() + kLong), DirectCall::Met::kNo);
   EXPECT_LT(Clock::now() - begin, kLong / 2);
   // For another one it does.
   const auto other = Publish(1, shm::Kind::kDispatch, 101);
   ASSERT_NE(other, nullptr);
   const Clock::time_point next = Clock::now();
-  EXPECT_FALSE(other->Await(std::chrono::milliseconds(50)));
+  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(50);
+  EXPECT_EQ(other->Await(deadline, Clock::now()), DirectCall::Met::kNotYet);
+  EXPECT_EQ(other->Await(deadline), DirectCall::Met::kNo);
   EXPECT_GE(Clock::now() - next, std::chrono::milliseconds(50));
 }
 

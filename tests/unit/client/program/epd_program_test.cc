@@ -40,20 +40,25 @@ epd_program_call CallAt(std::int32_t position, std::uint64_t execution = 0) {
 }
 
 // Prepares with no token, whose sizes fit the group of JoinFromC.
-int Prepare(const epd_program_call& call, epd_error* error) {
-  const std::int32_t none = 0;
-  std::int32_t counts = 0, total = 0;
-  std::vector<char> plan(4096);
+struct PrepareBuffers {
+  std::int32_t none = 0, counts = 0, total = -1;
+  std::vector<char> plan = std::vector<char>(4096);
+};
+int Prepare(const epd_program_call& call, PrepareBuffers& buffers, epd_error* error) {
   epd_prepare_args args = {};
   args.struct_size = sizeof args;
-  args.topk_idx = &none;
+  args.topk_idx = &buffers.none;
   args.idx_bytes = 4;
   args.top_k = 1;
-  args.token_counts = &counts;
-  args.total_recv = &total;
-  args.handle_mem = plan.data();
-  args.handle_mem_bytes = plan.size();
+  args.token_counts = &buffers.counts;
+  args.total_recv = &buffers.total;
+  args.handle_mem = buffers.plan.data();
+  args.handle_mem_bytes = buffers.plan.size();
   return epd_program_prepare(&call, &args, error);
+}
+int Prepare(const epd_program_call& call, epd_error* error) {
+  PrepareBuffers buffers;
+  return Prepare(call, buffers, error);
 }
 
 class EpdProgramTest : public testing::Test {
@@ -120,6 +125,25 @@ TEST_F(EpdProgramTest, ExecutionsAreCountedWhateverTheyAreCalled) {
   }
   EXPECT_THAT(numbers, ElementsAre(std::pair(0u, 0u), std::pair(1u, 0u), std::pair(1u, 1u),
                                    std::pair(2u, 0u)));
+}
+
+TEST_F(EpdProgramTest, APendingCallIsFinishedAndCountedOnce) {
+  Join(1);
+  for (int execution = 1; execution < 4; ++execution) {
+    epd_program_pending* pending = nullptr;
+    epd_program_call call = CallAt(0, execution);
+    call.pending = &pending;
+    PrepareBuffers buffers;
+    ASSERT_EQ(Prepare(call, buffers, &error_), EPD_PENDING);
+    ASSERT_NE(pending, nullptr);
+    int code = -1;
+    std::thread([&] { code = epd_program_finish(pending, &error_); }).join();
+    ASSERT_EQ(code, EPD_OK) << error_.message;
+    EXPECT_EQ(fake::Calls().back().execution, static_cast<std::uint64_t>(execution - 1));
+    EXPECT_EQ(buffers.total, 0);
+  }
+  EXPECT_EQ(fake::Calls().size(), 3u);
+  EXPECT_EQ(epd_program_finish(nullptr, &error_), kInvalidArgument);
 }
 
 TEST_F(EpdProgramTest, ACallTracedForOtherSizesIsRefusedOnAllRanks) {

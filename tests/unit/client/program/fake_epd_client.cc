@@ -311,6 +311,29 @@ void FailNextJoin(int code) {
 
 }  // namespace epd::fake
 
+struct epd_pending {
+  epd_group* group;
+  epd_operation operation;
+  std::vector<unsigned char> args;
+};
+
+namespace {
+
+std::vector<unsigned char> CopyOf(epd_operation operation, const void* args) {
+  const bool prepares = operation == EPD_OPERATION_PREPARE;
+  const bool scatters =
+      operation == EPD_OPERATION_DISPATCH || operation == EPD_OPERATION_COMBINE_BACKWARD;
+  const bool ragged = operation == EPD_OPERATION_RAGGED_ALL_TO_ALL;
+  const std::size_t bytes = prepares   ? sizeof(epd_prepare_args)
+                            : scatters ? sizeof(epd_scatter_args)
+                            : ragged   ? sizeof(epd_ragged_args)
+                                       : sizeof(epd_gather_args);
+  const auto* begin = static_cast<const unsigned char*>(args);
+  return {begin, begin + bytes};
+}
+
+}  // namespace
+
 extern "C" {
 
 int epd_connect(const epd_connect_args*, epd_client** client, epd_error* error) {
@@ -410,6 +433,35 @@ int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_err
 
 int epd_ragged_all_to_all(epd_group*, const epd_ragged_args*, epd_error* error) {
   return Fail(error, 12, "[epd:FAKE] moves no slices");
+}
+
+int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t wait_ns,
+            epd_pending** pending, epd_error* error) {
+  if (wait_ns >= 0) {
+    // Nobody else comes so fast.
+    *pending = new epd_pending{group, operation, CopyOf(operation, args)};
+    return EPD_PENDING;
+  }
+  switch (operation) {
+    case EPD_OPERATION_PREPARE:
+      return epd_prepare(group, static_cast<const epd_prepare_args*>(args), error);
+    case EPD_OPERATION_DISPATCH:
+      return epd_dispatch(group, static_cast<const epd_scatter_args*>(args), error);
+    case EPD_OPERATION_COMBINE_BACKWARD:
+      return epd_combine_backward(group, static_cast<const epd_scatter_args*>(args), error);
+    case EPD_OPERATION_COMBINE:
+      return epd_combine(group, static_cast<const epd_gather_args*>(args), error);
+    case EPD_OPERATION_DISPATCH_BACKWARD:
+      return epd_dispatch_backward(group, static_cast<const epd_gather_args*>(args), error);
+    case EPD_OPERATION_RAGGED_ALL_TO_ALL:
+      return epd_ragged_all_to_all(group, static_cast<const epd_ragged_args*>(args), error);
+  }
+  return Fail(error, 3, "[epd:FAKE] no such operation");
+}
+
+int epd_finish(epd_pending* given, epd_error* error) {
+  const std::unique_ptr<epd_pending> pending(given);
+  return epd_try(pending->group, pending->operation, pending->args.data(), -1, nullptr, error);
 }
 
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {

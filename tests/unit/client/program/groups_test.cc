@@ -7,10 +7,12 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "client/program/program_call.h"
 #include "tests/unit/client/program/fake_epd_client.h"
 
 namespace epd::program {
@@ -101,12 +103,20 @@ class GroupsTest : public testing::Test {
   Status Call(const Site& site, std::uint64_t run_id, const Status& result = {},
               std::int32_t domain = 0, std::int32_t rank = 0) {
     ActiveCall call;
-    const Status status = groups_.Begin(site.At(run_id, domain, rank), &call);
+    const Status status = Begin(site.At(run_id, domain, rank), &call);
     if (!status.ok()) return status;
     last_ = call.number();
     const Status refusal = call.refusal();
     call.End(refusal.ok() ? result : refusal);
     return refusal;
+  }
+
+  Status Begin(const epd_program_call& call, ActiveCall* active) {
+    std::optional<ActiveCall> begun;
+    const Status status = groups_.Begin(call, /*may_wait=*/true, &begun);
+    EXPECT_EQ(status.ok(), begun.has_value());
+    if (begun) *active = *std::move(begun);
+    return status;
   }
 
   Groups groups_;
@@ -224,7 +234,7 @@ TEST_F(GroupsTest, ACallThatCannotBeMadeIsRefusedUnderItsNumber) {
   ASSERT_TRUE(groups_.Join(asked.Read()).ok());
   ActiveCall call;
   const Site other_size;
-  ASSERT_TRUE(groups_.Begin(other_size.At(1, 0, 0), &call).ok());
+  ASSERT_TRUE(Begin(other_size.At(1, 0, 0), &call).ok());
   EXPECT_EQ(call.refusal().code, Code::kInvalidArgument);
   EXPECT_THAT(call.refusal().message, HasSubstr("num_experts=4"));
   call.End(call.refusal());
@@ -233,9 +243,9 @@ TEST_F(GroupsTest, ACallThatCannotBeMadeIsRefusedUnderItsNumber) {
   ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
   const Site site;
   ActiveCall first, second;
-  ASSERT_TRUE(groups_.Begin(site.At(2, 0, 0), &first).ok());
+  ASSERT_TRUE(Begin(site.At(2, 0, 0), &first).ok());
   EXPECT_TRUE(first.refusal().ok());
-  ASSERT_TRUE(groups_.Begin(site.At(3, 0, 0), &second).ok());
+  ASSERT_TRUE(Begin(site.At(3, 0, 0), &second).ok());
   EXPECT_EQ(second.refusal().code, Code::kFailedPrecondition);
   EXPECT_THAT(second.refusal().message, HasSubstr("two executions"));
   EXPECT_EQ(second.number().execution, first.number().execution + 1);
@@ -279,7 +289,7 @@ TEST_F(GroupsTest, InAGroupJoinedByRankThePositionCountsTheRanksHeldHere) {
   EXPECT_THAT(Call(site, 1).message, HasSubstr("joined_by_rank")) << "a program of mesh positions";
   site.sizes.by_rank = 1;
   ActiveCall call;
-  ASSERT_TRUE(groups_.Begin(site.At(1, 0, 1), &call).ok());
+  ASSERT_TRUE(Begin(site.At(1, 0, 1), &call).ok());
   EXPECT_EQ(call.rank(), 3u);
   call.End({});
   EXPECT_EQ(Call(site, 1, {}, 0, 2).code, Code::kInvalidArgument) << "only two ranks are held here";
@@ -325,7 +335,7 @@ TEST_F(GroupsTest, ALaterCallOfAnExecutionThatWasBegunHasItsNumberUntilTheGroupI
     one.occurrence = occurrence;
     one.begun = begun;
     ActiveCall active;
-    const Status status = groups_.Begin(one, &active);
+    const Status status = Begin(one, &active);
     if (!status.ok()) return status;
     last_ = active.number();
     active.End({});
@@ -366,7 +376,7 @@ TEST_F(GroupsTest, ALossThatACallInFlightReportedIsNotReportedAgain) {
   ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
   const Site site;
   ActiveCall call;
-  ASSERT_TRUE(groups_.Begin(site.At(1, 0, 0), &call).ok());
+  ASSERT_TRUE(Begin(site.At(1, 0, 0), &call).ok());
   fake::CutSessions();
   call.End({Code::kUnavailable, "the daemon is gone"});
   EXPECT_EQ(Call(site, 1).code, Code::kAborted);
@@ -385,7 +395,7 @@ TEST_F(GroupsTest, AGroupThatEndedWhileTheSessionLivesIsReportedOnceAndJoinedAga
   EXPECT_EQ(last_.execution, 0u) << "a new join counts from 0";
 
   ActiveCall call;
-  ASSERT_TRUE(groups_.Begin(site.At(4), &call).ok());
+  ASSERT_TRUE(Begin(site.At(4), &call).ok());
   fake::EndGroups(static_cast<int>(Code::kDeadlineExceeded));
   call.End({Code::kDeadlineExceeded, "the group did not form in time"});
   EXPECT_TRUE(Call(site, 5).ok()) << "the call in flight has reported it";
@@ -453,20 +463,22 @@ class StopInOrderTest : public GroupsTest {
   // Makes a call of several attempts; the status of the last, and the number of each.
   Status Run(const epd_program_call& call, const std::vector<int>& stopping) {
     numbers_.clear();
-    return groups_.Run(call, [&](const ActiveCall& active, epd_error* error) {
+    const auto exchange = [&](const ActiveCall& active, std::int64_t, epd_pending**,
+                              epd_error* error) {
       numbers_.push_back(active.number());
       if (numbers_.size() > stopping.size()) return 0;
       fake::StopInOrder(stopping[numbers_.size() - 1]);
       std::snprintf(error->message, sizeof error->message, "refused");
       return static_cast<int>(Code::kFailedPrecondition);
-    });
+    };
+    return ProgramCall(groups_, call, exchange).Finish();
   }
 
   epd_plans Plans() {
     ActiveCall call;
     epd_program_call named = site_.At(0);
     named.name = "plans";  // So it takes no number.
-    EXPECT_TRUE(groups_.Begin(named, &call).ok());
+    EXPECT_TRUE(Begin(named, &call).ok());
     epd_group_info info = {};
     info.struct_size = sizeof info;
     epd_group_get_info(call.group(), &info);
@@ -498,6 +510,61 @@ TEST_F(StopInOrderTest, ACallInFlightIsRepeatedInTheNextSessionAsTheSameUseOfIts
   EXPECT_EQ(last_.occurrence, 2u);
   ASSERT_TRUE(Call(site, 3).ok());
   EXPECT_EQ(last_.execution, 1u);
+}
+
+// Who may not wait leaves to the thread that finishes the call what takes time: a join, a failure's cause.
+TEST_F(StopInOrderTest, ATriedCallWaitsForNothingAndIsFinishedAsAnyOther) {
+  ASSERT_TRUE(groups_.Join(asked_.Read()).ok());
+  const Site site;
+  std::vector<std::string> made;
+  std::vector<int> codes = {EPD_PENDING, 0};
+  const auto exchange = [&](const ActiveCall&, std::int64_t wait_ns, epd_pending**, epd_error*) {
+    made.push_back(wait_ns < 0 ? "finish" : "try");
+    return codes[made.size() - 1];
+  };
+  ProgramCall pending(groups_, site.At(1), exchange);
+  EXPECT_FALSE(pending.Try(1000));
+  EXPECT_TRUE(pending.Finish().ok());
+  EXPECT_THAT(made, testing::ElementsAre("try", "finish"));
+
+  made.clear();
+  codes = {0};
+  ProgramCall at_once(groups_, site.At(1), exchange);
+  EXPECT_TRUE(at_once.Try(1000));
+  EXPECT_TRUE(at_once.status().ok());
+
+  made.clear();
+  codes = {static_cast<int>(Code::kInvalidArgument)};
+  ProgramCall fails(groups_, site.At(2), exchange);
+  EXPECT_FALSE(fails.Try(1000)) << "its end waits to hear why";
+  EXPECT_EQ(fails.Finish().code, Code::kInvalidArgument);
+  EXPECT_THAT(made, testing::ElementsAre("try")) << "and it is not made again";
+
+  fake::StopInOrder(EPD_GROUP_STOPPED);
+  fake::CutSessions();
+  made.clear();
+  codes = {0};
+  ProgramCall joins(groups_, site.At(3), exchange);
+  const int before = fake::num_sessions();
+  joins.Try(1000);
+  EXPECT_TRUE(joins.Finish().ok());
+  EXPECT_GE(fake::num_sessions(), before);
+}
+
+TEST_F(GroupsTest, NothingIsJoinedForACallThatMayNotWait) {
+  const Site site;
+  std::optional<ActiveCall> begun;
+  EXPECT_TRUE(groups_.Begin(site.At(1), /*may_wait=*/false, &begun).ok());
+  EXPECT_FALSE(begun) << "what the alias means may take time to find out";
+  ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
+  fake::CutSessions();
+  EXPECT_EQ(Call(site, 1).code, Code::kUnavailable) << "the loss is told";
+  EXPECT_TRUE(groups_.Begin(site.At(2), /*may_wait=*/false, &begun).ok());
+  EXPECT_FALSE(begun);
+  EXPECT_TRUE(Call(site, 2).ok()) << "who may wait joins again";
+  EXPECT_TRUE(groups_.Begin(site.At(3), /*may_wait=*/false, &begun).ok());
+  ASSERT_TRUE(begun);
+  begun->End({});
 }
 
 TEST_F(StopInOrderTest, ACallThatBeginsAfterTheStopNoticesNothing) {
@@ -570,7 +637,7 @@ TEST_F(GroupsTest, FinalizeWaitsForACallInFlight) {
   ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
   const Site site;
   ActiveCall call;
-  ASSERT_TRUE(groups_.Begin(site.At(1, 0, 0), &call).ok());
+  ASSERT_TRUE(Begin(site.At(1, 0, 0), &call).ok());
   std::thread finalize([&] { groups_.Finalize("default"); });
   call.End({});
   finalize.join();
@@ -581,11 +648,11 @@ TEST_F(GroupsTest, FinalizeLetsAProgramThatIsUnderWayMakeItsFurtherCalls) {
   ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
   const Site site;
   auto call = std::make_unique<ActiveCall>();
-  ASSERT_TRUE(groups_.Begin(site.At(1, 0, 0), call.get()).ok());
+  ASSERT_TRUE(Begin(site.At(1, 0, 0), call.get()).ok());
   std::thread finalize([&] { groups_.Finalize("default"); });
   for (std::uint64_t run = 2; run < 20; ++run) {
     auto next = std::make_unique<ActiveCall>();
-    EXPECT_TRUE(groups_.Begin(site.At(run, 0, 1), next.get()).ok());
+    EXPECT_TRUE(Begin(site.At(run, 0, 1), next.get()).ok());
     call->End({});
     call = std::move(next);
     std::this_thread::yield();

@@ -1,0 +1,113 @@
+// One call of an operation in a formation, in steps: whoever makes it may stop where it waits for others, and go on later,
+// in another thread.
+//
+//   kBegin -> kMeet ------------------------> kRead -> kEnded     small rows, from rank to rank
+//          \       \                         /
+//           -------> kAnnounced -> kPublished                     by the worker; small rows are published with the announce
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/c/direct_call.h"
+#include "client/c/group.h"
+#include "client/c/held_slot.h"
+#include "client/c/operation.h"
+#include "client/c/session.h"
+#include "client/c/status.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd::client {
+
+// Between BeginCall and EndCall. Used by one thread at a time. Borrows everything but the formation.
+class Call {
+ public:
+  Call(Session& session, Group& group, std::shared_ptr<const Formation> formation,
+       Operation& operation, uint32_t rank, const CallKey& key)
+      : session_(session),
+        group_(group),
+        shared_formation_(std::move(formation)),
+        formation_(*shared_formation_),
+        operation_(operation),
+        key_(key),
+        slot_(*formation_.slots[rank]) {
+    request_.rank = rank;
+  }
+
+  // Goes on until the call has ended. False: it has still to wait for others at `until`.
+  bool GoOn(Clock::time_point until);
+  // Once it has ended.
+  const Status& status() const { return status_; }
+  // In place of GoOn, of a formation that has ended with `cause`: what the worker knows of this execution, which may
+  // have failed with another cause before; `cause` if it knows nothing.
+  Status AskWhyEnded(const Status& cause);
+  const char* phase() const { return phase_; }
+
+ private:
+  // Where it goes on; kMeet, kAnnounced and kPublished wait.
+  enum class State { kBegin, kMeet, kAnnounced, kPublished, kRead, kEnded };
+
+  void Go(Status status);
+  Status Begin();
+  bool Meet(Clock::time_point until);
+  Status TakeAnswer();
+  Status TakePublished();
+
+  // Whether a CPU's call can be made there at all.
+  Status CheckDevice() const;
+  void Announce();
+  // What the worker's answer to an announce means for what ranks have published for themselves.
+  Status Answered();
+  // Without the worker. True: it is published, and peers are to be awaited.
+  bool TryDirect();
+  void TakeDirect();
+  DirectPrograms::Call ProgramCall() const;
+  void SetKey();
+  // Stages into the slot's eager buffer if there is one and the rows are small. False: they are not staged.
+  bool TryStage(Status* status);
+  void Publish();
+  Status ReadDirect();
+  Status ReadAndFree();
+  Status Read();
+  // Into the caller's buffers.
+  Status TakeRows();
+  // Arms the slot with the request. `limit`: of the worker.
+  void Submit(shm::Step step, std::chrono::nanoseconds limit);
+  bool AwaitAnswer(Clock::time_point until);
+  Status StatusOf(uint32_t answer);
+  void TakeAdmission(const shm::SlotReply& reply);
+  void TakeEagerBuffers();
+  void TakeNames(const shm::SlotReply& reply) {
+    admitted_.op_id = reply.op_id;
+    admitted_.plan_id = reply.plan_id != 0 ? reply.plan_id : reply.op_id;
+  }
+  void AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t bytes);
+  void SetError(const Status& error);
+
+  Session& session_;
+  Group& group_;
+  const std::shared_ptr<const Formation> shared_formation_;
+  const Formation& formation_;
+  Operation& operation_;
+  const CallKey& key_;
+  HeldSlot slot_;
+  State state_ = State::kBegin;
+  Clock::time_point deadline_;  // Of what is awaited.
+  Status status_;
+  Status answer_;  // The worker's last.
+  Status own_;     // Of this rank's arguments and rows.
+  shm::SlotRequest request_ = {};
+  Admitted admitted_;
+  Status admission_;                  // Whether the worker's region can be used.
+  bool staged_ = false;               // Into the slot's eager buffer.
+  bool published_ = false;            // With the announce.
+  std::optional<DirectCall> direct_;  // It was published.
+  bool met_ = false;                  // By all ranks.
+  std::vector<StageRef> stages_;
+  uint64_t out_offset_ = 0;
+  const char* phase_ = "announce";
+};
+
+}  // namespace epd::client
