@@ -188,21 +188,21 @@ int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) 
   });
 }
 
-int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t wait_ns,
-            epd_pending** pending, epd_error* error) {
+int epd_try(epd_group* group, const epd_try_args* given, epd_pending** pending, epd_error* error) {
   if (pending != nullptr) *pending = nullptr;
-  bool ended = true;
   const int code = Guarded(error, [&]() -> Status {
     if (pending == nullptr) return Null("pending");
+    epd_try_args args;
+    if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
     auto made = std::make_unique<epd_pending>();
-    if (Status s = MakeRun(group, operation, args, &made->run); !s.ok()) return s;
-    ended = wait_ns < 0 ? made->run->GoOn()
-                        : made->run->GoOn(Clock::now() + std::chrono::nanoseconds(wait_ns));
-    if (ended) return made->run->status();
+    if (Status s = MakeRun(group, args.operation, args.args, &made->run); !s.ok()) return s;
+    const auto until = args.wait_ns < 0 ? Clock::time_point::max()
+                                        : Clock::now() + std::chrono::nanoseconds(args.wait_ns);
+    if (made->run->GoOn(until)) return made->run->status();
     *pending = made.release();
     return {};
   });
-  return ended ? code : EPD_PENDING;
+  return code == EPD_OK && *pending != nullptr ? EPD_PENDING : code;
 }
 
 int epd_finish(epd_pending* pending, epd_error* error) {

@@ -370,13 +370,18 @@ typedef enum epd_operation {
 } epd_operation;
 typedef struct epd_pending epd_pending;
 enum { EPD_PENDING = -1 };
+typedef struct epd_try_args {
+  size_t struct_size;
+  epd_operation operation;
+  const void* args; /* epd_<operation>_args; copied, but for the arrays that it names. */
+  int64_t wait_ns;  /* Negative: as long as it takes. */
+} epd_try_args;
 /* For threads that may not block for long: an operation as its function makes it, but where it still waits for other ranks
- * after `wait_ns` (negative: as long as it takes) EPD_PENDING is returned, and epd_finish is to be called with *pending, once, in
- * any thread, whatever becomes of the result: other ranks may have it by then.
- * `args`: epd_<operation>_args. It is copied; the arrays that it names, and those of `more`, must stay until the operation has
- * ended, names of the key need not. Errors as of the operation's function; *pending is then NULL. */
-EPD_API int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t wait_ns,
-                    epd_pending** pending, epd_error* error);
+ * after `wait_ns` EPD_PENDING is returned, and epd_finish is to be called with *pending, once, in any thread, whatever becomes
+ * of the result: other ranks may have it by then. Arrays that the arguments name must stay until the operation has ended.
+ * Errors as of the operation's function; *pending is then NULL. */
+EPD_API int epd_try(epd_group* group, const epd_try_args* args, epd_pending** pending,
+                    epd_error* error);
 /* Waits for the end of the operation. Returns, with the errors, what its function would have. */
 EPD_API int epd_finish(epd_pending* pending, epd_error* error);
 

@@ -34,7 +34,8 @@ bool OperationRun::GoOn(Clock::time_point until) {
       return true;
     }
     epoch_ = formation_->epoch;
-    call_ = std::make_unique<Call>(*session_, *group_, formation_, *operation_, rank_, key_);
+    call_ =
+        std::make_unique<Call>(Call::Of{*session_, *group_, *operation_, rank_, key_}, formation_);
   }
   if (call_ != nullptr) {
     if (!call_->GoOn(until)) return false;
@@ -57,8 +58,8 @@ void OperationRun::EndCall() {
 void OperationRun::EndRefused() {
   if (formation_ != nullptr) {
     epoch_ = formation_->epoch;
-    status_ = Call(*session_, *group_, std::exchange(formation_, nullptr), *operation_, rank_, key_)
-                  .AskWhyEnded(status_);
+    Call call({*session_, *group_, *operation_, rank_, key_}, std::exchange(formation_, nullptr));
+    status_ = call.AskWhyEnded(status_);
   } else if (const auto last = group_->current()) {
     epoch_ = last->epoch;
   }

@@ -134,13 +134,17 @@ Status Call::TakeAnswer() {
       TakeAdmission((*slot_).reply);
     }
   }
+  GoOnAdmitted();
+  return {};
+}
+
+void Call::GoOnAdmitted() {
   EPD_FAILPOINT("client.announce.answered");
   if (published_) {
     state_ = State::kRead;
   } else {
     Publish();
   }
-  return {};
 }
 
 void Call::SetError(const Status& error) {
@@ -233,8 +237,7 @@ bool Call::Meet(Clock::time_point until) {
   }
   formation_.direct->Note(ProgramCall(), true);
   TakeDirect();
-  EPD_FAILPOINT("client.announce.answered");
-  state_ = State::kRead;
+  GoOnAdmitted();
   return true;
 }
 

@@ -24,16 +24,22 @@ namespace epd::client {
 // Between BeginCall and EndCall. Used by one thread at a time. Borrows everything but the formation.
 class Call {
  public:
-  Call(Session& session, Group& group, std::shared_ptr<const Formation> formation,
-       Operation& operation, uint32_t rank, const CallKey& key)
-      : session_(session),
-        group_(group),
+  struct Of {
+    Session& session;
+    Group& group;
+    Operation& operation;
+    uint32_t rank;
+    const CallKey& key;
+  };
+  Call(const Of& of, std::shared_ptr<const Formation> formation)
+      : session_(of.session),
+        group_(of.group),
         shared_formation_(std::move(formation)),
         formation_(*shared_formation_),
-        operation_(operation),
-        key_(key),
-        slot_(*formation_.slots[rank]) {
-    request_.rank = rank;
+        operation_(of.operation),
+        key_(of.key),
+        slot_(*formation_.slots[of.rank]) {
+    request_.rank = of.rank;
   }
 
   // Goes on until the call has ended. False: it has still to wait for others at `until`.
@@ -54,6 +60,8 @@ class Call {
   bool Meet(Clock::time_point until);
   Status TakeAnswer();
   Status TakePublished();
+  // Stages the rows and says so, if that was not done before.
+  void GoOnAdmitted();
 
   // Whether a CPU's call can be made there at all.
   Status CheckDevice() const;

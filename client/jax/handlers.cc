@@ -93,15 +93,22 @@ std::chrono::nanoseconds MomentFor(std::size_t bytes) {
   return std::chrono::microseconds(bytes <= kFew ? 300 : 0);
 }
 
+// Which call of which execution.
+struct Use {
+  const SiteState* site;
+  ffi::RunId run;
+  Place place;
+};
+
 // `bytes`: of the rows that this rank gives.
 template <typename Args>
-ffi::Future Launch(Function<Args> function, const SiteState* site, ffi::RunId run, Place place,
-                   Args args, std::size_t bytes, std::vector<epd_more_rows> more = {}) {
+ffi::Future Launch(Function<Args> function, const Use& use, Args args, std::size_t bytes,
+                   std::vector<epd_more_rows> more = {}) {
   args.struct_size = sizeof args;
   ffi::Promise promise;
   ffi::Future future(promise);
-  auto launched = std::make_unique<Launched<Args>>(
-      Launched<Args>{*site, run.run_id, place, function, args, promise, std::move(more)});
+  auto launched = std::make_unique<Launched<Args>>(Launched<Args>{
+      *use.site, use.run.run_id, use.place, function, args, promise, std::move(more)});
   if (launched->Begin(MomentFor(bytes))) return future;
   const auto work = [](void* context) {
     const std::unique_ptr<Launched<Args>> own(static_cast<Launched<Args>*>(context));
@@ -135,7 +142,7 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   args.total_recv = total_recv->typed_data();
   args.handle_mem = handle_mem->typed_data();
   args.handle_mem_bytes = handle_mem->element_count();
-  return Launch(epd_program_prepare, site, run, place, args, topk_idx.size_bytes());
+  return Launch(epd_program_prepare, {site, run, place}, args, topk_idx.size_bytes());
 }
 
 template <typename Args>
@@ -151,7 +158,7 @@ ffi::Future MoveRows(Function<Args> function, SiteState* site, ffi::RunId run, P
                                             .out_rows = out_rows->untyped_data(),
                                             .out_weights = out_weights});
   PrepareOutput(out_rows->untyped_data(), out_rows->size_bytes());
-  return Launch(function, site, run, place, args, rows.size_bytes());
+  return Launch(function, {site, run, place}, args, rows.size_bytes());
 }
 
 template <auto function>
@@ -217,7 +224,7 @@ ffi::Future DispatchPayload(SiteState* site, ffi::RunId run, Scalar domain, Scal
   args.more = more.data();
   args.num_more = static_cast<std::uint32_t>(more.size());
   const auto bytes = static_cast<std::size_t>(site->config.tokens * site->config.width);
-  return Launch(epd_program_dispatch, site, run, ReadPlace(domain, rank), args, bytes,
+  return Launch(epd_program_dispatch, {site, run, ReadPlace(domain, rank)}, args, bytes,
                 std::move(more));
 }
 
@@ -256,7 +263,7 @@ ffi::Future RaggedAllToAll(SiteState* site, ffi::RunId run, Scalar domain, Scala
   args.landing_offsets = landing_offsets->untyped_data();
   args.source_offsets = source_offsets->untyped_data();
   PrepareOutput(args.result, result->size_bytes());
-  return Launch(epd_program_ragged_all_to_all, site, run, ReadPlace(domain, rank), args,
+  return Launch(epd_program_ragged_all_to_all, {site, run, ReadPlace(domain, rank)}, args,
                 operand.size_bytes());
 }
 // NOLINTEND(readability-function-size)

@@ -110,7 +110,8 @@ int RunOperation(epd_operation operation, const epd_program_call* call, const Ar
                                             epd_pending** pending, epd_error* failure) mutable {
       args.rank = active.rank();
       args.key = active.key();
-      return epd_try(active.group(), operation, &args, wait_ns, pending, failure);
+      const epd_try_args tried = {sizeof tried, operation, &args, wait_ns};
+      return epd_try(active.group(), &tried, pending, failure);
     };
     auto made = std::make_unique<epd_program_pending>();
     if (Status status = made->own.Make(call, exchange); !status.ok()) return status;

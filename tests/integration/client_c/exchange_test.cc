@@ -185,7 +185,8 @@ TEST_P(ExchangeTest, PendingOperationsHoldUpNoOthers) {
         args.total_recv = &totals[i];
         args.handle_mem = plans[i].data();
         args.handle_mem_bytes = plans[i].size();
-        code[i] = epd_try(rank.group(), EPD_OPERATION_PREPARE, &args, 10'000, &pending[i], &error);
+        const epd_try_args tried = {sizeof tried, EPD_OPERATION_PREPARE, &args, 10'000};
+        code[i] = epd_try(rank.group(), &tried, &pending[i], &error);
       }
       for (const size_t i : {0, 1}) {
         if (pending[i] != nullptr) code[i] = epd_finish(pending[i], &error);
@@ -210,10 +211,13 @@ TEST_P(ExchangeTest, WhatCannotBeTriedIsRefused) {
     epd_group* const group = joined.rank->group();
     std::string said;
     const auto add = [&](int code) { said += std::to_string(code) + " " + error.message + "\n"; };
-    add(epd_try(group, static_cast<epd_operation>(7), &args, 0, &pending, &error));
-    add(epd_try(group, EPD_OPERATION_PREPARE, nullptr, 0, &pending, &error));
-    add(epd_try(group, EPD_OPERATION_PREPARE, &args, 0, nullptr, &error));
-    add(epd_try(nullptr, EPD_OPERATION_PREPARE, &args, 0, &pending, &error));
+    epd_try_args tried = {sizeof tried, static_cast<epd_operation>(7), &args, 0};
+    add(epd_try(group, &tried, &pending, &error));
+    tried.operation = EPD_OPERATION_PREPARE;
+    add(epd_try(group, &tried, nullptr, &error));
+    add(epd_try(nullptr, &tried, &pending, &error));
+    tried.args = nullptr;
+    add(epd_try(group, &tried, &pending, &error));
     add(epd_finish(nullptr, &error));
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
     return said;

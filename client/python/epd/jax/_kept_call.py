@@ -140,7 +140,8 @@ def _lower_by_array(
     place, (plan, weights) = slice(0, 2), (2, 3)
     results: list[Any] = []
     after: list[int] = list(range(4 + num_arrays, len(operands)))
-    values, avals = list(operands), list(ctx.avals_in)
+    values: list[Any] = list(operands)
+    avals: list[Any] = list(ctx.avals_in)
     for number in range(num_arrays):
         order = [*range(len(values))[place], plan, 4 + number, weights, *after]
         own = ctx.replace(

@@ -166,7 +166,8 @@ Result ClientRank::Prepare(const RankData& data, const std::string& name) {
 Result ClientRank::Try(epd_operation operation, const void* args) {
   const Error error;
   epd_pending* pending = nullptr;
-  int code = epd_try(group_, operation, args, *wait_ns, &pending, error.value.get());
+  const epd_try_args tried = {sizeof tried, operation, args, *wait_ns};
+  int code = epd_try(group_, &tried, &pending, error.value.get());
   if ((code == EPD_PENDING) != (pending != nullptr)) return {13, "pending, or not?"};
   ++(code == EPD_PENDING ? num_pending : num_at_once);
   if (code == EPD_PENDING) {

@@ -435,9 +435,10 @@ int epd_ragged_all_to_all(epd_group*, const epd_ragged_args*, epd_error* error) 
   return Fail(error, 12, "[epd:FAKE] moves no slices");
 }
 
-int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t wait_ns,
-            epd_pending** pending, epd_error* error) {
-  if (wait_ns >= 0) {
+int epd_try(epd_group* group, const epd_try_args* given, epd_pending** pending, epd_error* error) {
+  const epd_operation operation = given->operation;
+  const void* const args = given->args;
+  if (given->wait_ns >= 0) {
     // Nobody else comes so fast.
     *pending = new epd_pending{group, operation, CopyOf(operation, args)};
     return EPD_PENDING;
@@ -461,7 +462,8 @@ int epd_try(epd_group* group, epd_operation operation, const void* args, int64_t
 
 int epd_finish(epd_pending* given, epd_error* error) {
   const std::unique_ptr<epd_pending> pending(given);
-  return epd_try(pending->group, pending->operation, pending->args.data(), -1, nullptr, error);
+  const epd_try_args args = {sizeof args, pending->operation, pending->args.data(), -1};
+  return epd_try(pending->group, &args, nullptr, error);
 }
 
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
