@@ -76,7 +76,7 @@ LaunchList ClearRest(const StreamCall& call, const RoutingSpec& spec, const Stre
   args.capacity = static_cast<int64_t>(call.recv_capacity);
   args.report = places.scratch.report;
   args.gate = {&places.words->published, nullptr};
-  return cuda::LandRowsLaunches(args, device);
+  return cuda::ClearPaddingLaunches(args, device);
 }
 
 LaunchList Gather(const StreamCall& call, const RoutingSpec& spec, const StreamBuffers& buffers,

@@ -28,27 +28,39 @@
   X(epd_sum_plan, SumPlan)                                 \
   X(epd_finish_plan, FinishPlan)                           \
   X(epd_verify_plan, VerifyPlan)                           \
-  X(epd_copy_plans, OfEach<CopyPlan>)                      \
-  X(epd_sum_plans, OfEach<SumPlan>)                        \
-  X(epd_verify_plans, OfEach<VerifyPlan>)                  \
   X(epd_tell_plan, TellPlan)                               \
   X(epd_take_answer, TakeAnswer)                           \
   X(epd_take_results, TakeResults)                         \
-  X(epd_place_landings, PlaceLandings)                     \
-  X(epd_open_landings, OpenLandings)                       \
-  X(epd_index_landings, IndexLandings)                     \
-  X(epd_mark_landings, MarkLandings)                       \
-  X(epd_verify_marks, VerifyMarks)                         \
-  X(epd_find_packed, FindPacked)                           \
+  X(epd_index_slots, IndexLandings)                        \
   X(epd_check_table, CheckTable)
 
+// What a worker does for several ranks in one launch.
+#define EPD_CUDA_EACH_KERNELS(X)                            \
+  X(epd_copy_plans, OfEach<CopyPlan>)                       \
+  X(epd_sum_plans, OfEach<SumPlan>)                         \
+  X(epd_verify_plans, OfEach<VerifyPlan>)                   \
+  X(epd_count_landings, OfEach<CountLandings>)              \
+  X(epd_sum_landings, OfEach<SumLandings>)                  \
+  X(epd_place_landings, OfEach<PlaceLandings>)              \
+  X(epd_open_landings, OfEach<OpenLandings>)                \
+  X(epd_index_landings, OfEach<IndexLandings>)              \
+  X(epd_mark_landings, OfEach<MarkLandings>)                \
+  X(epd_verify_marks, OfEach<VerifyMarks>)                  \
+  X(epd_find_packed, OfEach<FindPacked>)                    \
+  X(epd_check_tables, OfEach<CheckTable>)                   \
+  X(epd_zero_each_16, OfEach<ZeroPadding<VectorMover<16>>>) \
+  X(epd_zero_each_4, OfEach<ZeroPadding<VectorMover<4>>>)   \
+  X(epd_zero_each_2, OfEach<ZeroPadding<VectorMover<2>>>)   \
+  X(epd_zero_each_1, OfEach<ZeroPadding<VectorMover<1>>>)
+
 // One set per mover.
-#define EPD_CUDA_MOVE_KERNELS(X, suffix, ...)                  \
-  X(epd_push_direct_##suffix, PushDirect<__VA_ARGS__>)         \
-  X(epd_push_landings_##suffix, PushLandings<__VA_ARGS__>)     \
-  X(epd_expand_landings_##suffix, ExpandLandings<__VA_ARGS__>) \
-  X(epd_pack_rows_##suffix, PackRows<__VA_ARGS__>)             \
-  X(epd_copy_rows_##suffix, CopyRows<__VA_ARGS__>)
+#define EPD_CUDA_MOVE_KERNELS(X, suffix, ...)                          \
+  X(epd_push_direct_##suffix, PushDirect<__VA_ARGS__>)                 \
+  X(epd_copy_rows_##suffix, CopyRows<__VA_ARGS__>)                     \
+  X(epd_push_each_##suffix, OfEach<PushDirect<__VA_ARGS__>>)           \
+  X(epd_push_landings_##suffix, OfEach<PushLandings<__VA_ARGS__>>)     \
+  X(epd_expand_landings_##suffix, OfEach<ExpandLandings<__VA_ARGS__>>) \
+  X(epd_pack_rows_##suffix, OfEach<PackRows<__VA_ARGS__>>)
 
 #define EPD_CUDA_ZERO_KERNELS(X)                       \
   X(epd_zero_padding_16, ZeroPadding<VectorMover<16>>) \
@@ -56,18 +68,24 @@
   X(epd_zero_padding_2, ZeroPadding<VectorMover<2>>)   \
   X(epd_zero_padding_1, ZeroPadding<VectorMover<1>>)
 
-#define EPD_CUDA_GATHER_KERNELS(X)                                 \
-  X(epd_gather_float32_16, GatherReduce<DataType::kFloat32, 16>)   \
-  X(epd_gather_float32_4, GatherReduce<DataType::kFloat32, 4>)     \
-  X(epd_gather_bfloat16_16, GatherReduce<DataType::kBfloat16, 16>) \
-  X(epd_gather_bfloat16_4, GatherReduce<DataType::kBfloat16, 4>)   \
-  X(epd_gather_bfloat16_2, GatherReduce<DataType::kBfloat16, 2>)   \
-  X(epd_gather_float16_16, GatherReduce<DataType::kFloat16, 16>)   \
-  X(epd_gather_float16_4, GatherReduce<DataType::kFloat16, 4>)     \
-  X(epd_gather_float16_2, GatherReduce<DataType::kFloat16, 2>)
+// One of a client's stream and one of several ranks.
+#define EPD_CUDA_GATHER_KERNEL(X, suffix, ...)      \
+  X(epd_gather_##suffix, GatherReduce<__VA_ARGS__>) \
+  X(epd_gather_each_##suffix, OfEach<GatherReduce<__VA_ARGS__>>)
+
+#define EPD_CUDA_GATHER_KERNELS(X)                                \
+  EPD_CUDA_GATHER_KERNEL(X, float32_16, DataType::kFloat32, 16)   \
+  EPD_CUDA_GATHER_KERNEL(X, float32_4, DataType::kFloat32, 4)     \
+  EPD_CUDA_GATHER_KERNEL(X, bfloat16_16, DataType::kBfloat16, 16) \
+  EPD_CUDA_GATHER_KERNEL(X, bfloat16_4, DataType::kBfloat16, 4)   \
+  EPD_CUDA_GATHER_KERNEL(X, bfloat16_2, DataType::kBfloat16, 2)   \
+  EPD_CUDA_GATHER_KERNEL(X, float16_16, DataType::kFloat16, 16)   \
+  EPD_CUDA_GATHER_KERNEL(X, float16_4, DataType::kFloat16, 4)     \
+  EPD_CUDA_GATHER_KERNEL(X, float16_2, DataType::kFloat16, 2)
 
 #define EPD_CUDA_KERNELS(X)                     \
   EPD_CUDA_PLAN_KERNELS(X)                      \
+  EPD_CUDA_EACH_KERNELS(X)                      \
   EPD_CUDA_MOVE_KERNELS(X, 16, VectorMover<16>) \
   EPD_CUDA_MOVE_KERNELS(X, 4, VectorMover<4>)   \
   EPD_CUDA_MOVE_KERNELS(X, 2, VectorMover<2>)   \

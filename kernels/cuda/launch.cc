@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "kernels/cuda/kernel_list.h"
@@ -34,58 +35,100 @@ void Add(LaunchList& list, const typename Step::Args& args, const DeviceShape& d
   list.Add<Step>(NameOf<Step>::kName, args, device);
 }
 
-// Adds the variant of a step whose words fit the rows.
-template <template <typename> typename Step, typename Args>
-void AddVector(LaunchList& list, const Args& args, const DeviceShape& device) {
-  switch (RowWidth(args.row_bytes)) {
+// Adds a step of several ranks.
+template <typename Step, typename Args>
+void AddEach(LaunchList& list, const ArgsOfEach<Args>& each, const DeviceShape& device) {
+  std::int64_t units = 0;
+  for (std::int32_t i = 0; i < each.num; ++i) {
+    units = std::max(units, Step::Units(each.host[i]));
+  }
+  Add<OfEach<Step>>(list, {each.device, each.num, units}, device);
+}
+
+// Calls `add` for the variant of a step whose words fit the rows.
+template <template <typename> typename Step, typename AddOne>
+void WithVector(std::uint64_t row_bytes, const AddOne& add) {
+  switch (RowWidth(row_bytes)) {
     case 16:
-      return Add<Step<VectorMover<16>>>(list, args, device);
+      return add.template operator()<Step<VectorMover<16>>>();
     case 4:
-      return Add<Step<VectorMover<4>>>(list, args, device);
+      return add.template operator()<Step<VectorMover<4>>>();
     case 2:
-      return Add<Step<VectorMover<2>>>(list, args, device);
+      return add.template operator()<Step<VectorMover<2>>>();
     default:
-      return Add<Step<VectorMover<1>>>(list, args, device);
+      return add.template operator()<Step<VectorMover<1>>>();
   }
 }
 
 // The same, or by bulk copies.
-template <template <typename> typename Step, typename Args>
-void AddMover(LaunchList& list, const Args& args, const DeviceShape& device) {
-  if (MovesInBulk(args.row_bytes, device)) return Add<Step<BulkMover>>(list, args, device);
-  AddVector<Step>(list, args, device);
+template <template <typename> typename Step, typename AddOne>
+void WithMover(std::uint64_t row_bytes, const DeviceShape& device, const AddOne& add) {
+  if (MovesInBulk(row_bytes, device)) return add.template operator()<Step<BulkMover>>();
+  WithVector<Step>(row_bytes, add);
 }
 
-template <DataType kType>
-void AddHalfGather(LaunchList& list, const GatherReduceArgs& args, const DeviceShape& device) {
-  switch (RowWidth(args.row_bytes)) {
+template <template <typename> typename Step, typename Args>
+void AddMover(LaunchList& list, const Args& args, const DeviceShape& device) {
+  WithMover<Step>(args.row_bytes, device, [&]<typename One>() { Add<One>(list, args, device); });
+}
+
+template <template <typename> typename Step, typename Args>
+void AddEachMover(LaunchList& list, const ArgsOfEach<Args>& each, const DeviceShape& device) {
+  if (each.num == 0) return;
+  WithMover<Step>(each.host[0].row_bytes, device,
+                  [&]<typename One>() { AddEach<One>(list, each, device); });
+}
+
+template <DataType kType, typename AddOne>
+void WithHalfGather(std::uint64_t row_bytes, const AddOne& add) {
+  switch (RowWidth(row_bytes)) {
     case 16:
-      return Add<GatherReduce<kType, 16>>(list, args, device);
+      return add.template operator()<GatherReduce<kType, 16>>();
     case 4:
-      return Add<GatherReduce<kType, 4>>(list, args, device);
+      return add.template operator()<GatherReduce<kType, 4>>();
     default:
-      return Add<GatherReduce<kType, 2>>(list, args, device);
+      return add.template operator()<GatherReduce<kType, 2>>();
   }
 }
 
-void AddGather(LaunchList& list, const GatherReduceArgs& args, DataType type,
-               const DeviceShape& device) {
+template <typename AddOne>
+void WithGather(std::uint64_t row_bytes, DataType type, const AddOne& add) {
   switch (type) {
     case DataType::kBfloat16:
-      return AddHalfGather<DataType::kBfloat16>(list, args, device);
+      return WithHalfGather<DataType::kBfloat16>(row_bytes, add);
     case DataType::kFloat16:
-      return AddHalfGather<DataType::kFloat16>(list, args, device);
+      return WithHalfGather<DataType::kFloat16>(row_bytes, add);
     case DataType::kFloat32:
       break;
   }
-  if (RowWidth(args.row_bytes) == 16) {
-    return Add<GatherReduce<DataType::kFloat32, 16>>(list, args, device);
+  if (RowWidth(row_bytes) == 16) {
+    return add.template operator()<GatherReduce<DataType::kFloat32, 16>>();
   }
-  Add<GatherReduce<DataType::kFloat32, 4>>(list, args, device);
+  add.template operator()<GatherReduce<DataType::kFloat32, 4>>();
 }
+
+// What parts there are of `num_rows(args)` rows of each, which lie in one grid.
+template <typename Args, typename NumRows>
+void SetParts(const ArgsOfEach<Args>& each, std::int32_t threads, const DeviceShape& device,
+              const NumRows& num_rows) {
+  if (each.num == 0) return;
+  std::int64_t all = 0;
+  for (std::int32_t i = 0; i < each.num; ++i) all += num_rows(each.host[i]);
+  const std::int32_t parts = PartsFor(all, each.host[0].row_bytes, threads, device);
+  for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = parts;
+}
+
+constexpr std::int32_t kGatherThreads = GatherReduce<DataType::kFloat32, 16>::kThreads;
 
 std::int32_t MoverThreads(std::uint64_t row_bytes, const DeviceShape& device) {
   return MovesInBulk(row_bytes, device) ? BulkMover::kThreads : VectorMover<16>::kThreads;
+}
+
+template <typename Args, typename NumRows>
+void SetMoverParts(const ArgsOfEach<Args>& each, const DeviceShape& device,
+                   const NumRows& num_rows) {
+  if (each.num == 0) return;
+  SetParts(each, MoverThreads(each.host[0].row_bytes, device), device, num_rows);
 }
 
 void AddCounts(LaunchList& list, const BuildPlanOnDeviceArgs& args, const DeviceShape& device) {
@@ -202,6 +245,13 @@ LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device) {
   return list;
 }
 
+LaunchList PushDirectLaunches(const ArgsOfEach<PushDirectArgs>& each, const DeviceShape& device) {
+  LaunchList list;
+  SetMoverParts(each, device, [](const PushDirectArgs& args) { return args.num_tokens; });
+  AddEachMover<PushDirect>(list, each, device);
+  return list;
+}
+
 LaunchList CountDestinationsLaunches(const CountDestinationsArgs& args, const DeviceShape& device) {
   LaunchList list;
   Add<CountTiles<DestinationColumn>>(list, {args.routes, args.tiling, args.tiles}, device);
@@ -209,43 +259,50 @@ LaunchList CountDestinationsLaunches(const CountDestinationsArgs& args, const De
   return list;
 }
 
-LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device) {
+LaunchList PushLandingLaunches(const ArgsOfEach<PushLandingArgs>& each, const DeviceShape& device) {
   LaunchList list;
-  args.num_parts = PartsFor(args.tiling.num_tokens, args.row_bytes,
-                            MoverThreads(args.row_bytes, device), device);
-  Add<CountTiles<DestinationColumn>>(list, {args.routes, args.tiling, args.tiles}, device);
-  Add<SumTiles>(list, {args.tiling, args.tiles, args.num_landed}, device);
-  Add<PlaceLandings>(list, args, device);
-  Add<OpenLandings>(list, args, device);
-  AddMover<PushLandings>(list, args, device);
+  SetMoverParts(each, device, [](const PushLandingArgs& args) { return args.tiling.num_tokens; });
+  AddEach<CountLandings>(list, each, device);
+  AddEach<SumLandings>(list, each, device);
+  AddEach<PlaceLandings>(list, each, device);
+  AddEach<OpenLandings>(list, each, device);
+  AddEachMover<PushLandings>(list, each, device);
   return list;
 }
 
-LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device) {
+LaunchList LandRowsLaunches(const ArgsOfEach<LandRowsArgs>& each, const DeviceShape& device) {
   LaunchList list;
-  args.num_parts =
-      PartsFor(args.NumRowTasks(), args.row_bytes, MoverThreads(args.row_bytes, device), device);
-  Add<IndexLandings>(list, args, device);
-  if (args.sources != nullptr) {
-    Add<MarkLandings>(list, args, device);
-    Add<VerifyMarks>(list, args, device);
+  if (each.num == 0) return list;
+  SetMoverParts(each, device, [](const LandRowsArgs& args) { return args.NumRowTasks(); });
+  const bool has_sources = each.host[0].sources != nullptr;
+  AddEach<IndexLandings>(list, each, device);
+  if (has_sources) {
+    AddEach<MarkLandings>(list, each, device);
+    AddEach<VerifyMarks>(list, each, device);
   }
-  AddVector<ZeroPadding>(list, args, device);
-  if (args.sources != nullptr && args.capacity > 0) AddMover<ExpandLandings>(list, args, device);
+  WithVector<ZeroPadding>(each.host[0].row_bytes,
+                          [&]<typename One>() { AddEach<One>(list, each, device); });
+  if (has_sources) AddEachMover<ExpandLandings>(list, each, device);
   return list;
 }
 
-LaunchList PackRowsLaunches(PackRowsArgs args, const DeviceShape& device) {
+LaunchList ClearPaddingLaunches(const LandRowsArgs& args, const DeviceShape& device) {
   LaunchList list;
-  args.num_parts =
-      PartsFor(args.num_rows, args.row_bytes, MoverThreads(args.row_bytes, device), device);
-  AddMover<PackRows>(list, args, device);
+  Add<IndexLandings>(list, args, device);
+  WithVector<ZeroPadding>(args.row_bytes, [&]<typename One>() { Add<One>(list, args, device); });
   return list;
 }
 
-LaunchList FindPackedLaunches(const FindPacked::Args& args, const DeviceShape& device) {
+LaunchList PackRowsLaunches(const ArgsOfEach<PackRowsArgs>& each, const DeviceShape& device) {
   LaunchList list;
-  Add<FindPacked>(list, args, device);
+  SetMoverParts(each, device, [](const PackRowsArgs& args) { return args.num_rows; });
+  AddEachMover<PackRows>(list, each, device);
+  return list;
+}
+
+LaunchList FindPackedLaunches(const ArgsOfEach<FindPacked::Args>& each, const DeviceShape& device) {
+  LaunchList list;
+  AddEach<FindPacked>(list, each, device);
   return list;
 }
 
@@ -255,17 +312,34 @@ LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& d
   return list;
 }
 
+LaunchList CheckTableLaunches(const ArgsOfEach<CheckTable::Args>& each, const DeviceShape& device) {
+  LaunchList list;
+  AddEach<CheckTable>(list, each, device);
+  return list;
+}
+
 LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
                                 const DeviceShape& device) {
   LaunchList list;
-  args.num_parts = PartsFor(args.num_tokens, args.row_bytes, 384, device);
+  args.num_parts = PartsFor(args.num_tokens, args.row_bytes, kGatherThreads, device);
   args.gate.report = report;
   if (report != nullptr) {
     Add<CheckTable>(
         list, {args.table, args.num_tokens * args.top_k, args.num_ranks, report, args.gate.status},
         device);
   }
-  AddGather(list, args, type, device);
+  WithGather(args.row_bytes, type, [&]<typename One>() { Add<One>(list, args, device); });
+  return list;
+}
+
+LaunchList GatherReduceLaunches(const ArgsOfEach<GatherReduceArgs>& each, DataType type,
+                                const DeviceShape& device) {
+  LaunchList list;
+  if (each.num == 0) return list;
+  SetParts(each, kGatherThreads, device,
+           [](const GatherReduceArgs& args) { return args.num_tokens; });
+  WithGather(each.host[0].row_bytes, type,
+             [&]<typename One>() { AddEach<One>(list, each, device); });
   return list;
 }
 

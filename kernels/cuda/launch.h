@@ -149,20 +149,37 @@ struct CountDestinationsArgs {
 };
 LaunchList CountDestinationsLaunches(const CountDestinationsArgs& args, const DeviceShape& device);
 
+// What a step is to do for each of several ranks, in one launch; all rows have the same bytes. num_parts is set in `host`
+// by the launchers, so what the device finds when the launches run is copied there behind them.
+template <typename Args>
+struct ArgsOfEach {
+  Args* host = nullptr;          // [num]
+  const Args* device = nullptr;  // [num] the same, on the device
+  std::int32_t num = 0;
+};
+
 // Scatter. num_parts of all these is set here.
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
-LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device);
-LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device);
+LaunchList PushDirectLaunches(const ArgsOfEach<PushDirectArgs>& each, const DeviceShape& device);
+LaunchList PushLandingLaunches(const ArgsOfEach<PushLandingArgs>& each, const DeviceShape& device);
+// All have sources, or none.
+LaunchList LandRowsLaunches(const ArgsOfEach<LandRowsArgs>& each, const DeviceShape& device);
+// Of a rank whose peers write its receive buffer themselves: zeros in padding and tail.
+LaunchList ClearPaddingLaunches(const LandRowsArgs& args, const DeviceShape& device);
 
 // Gather between workers, before and after the rows go. num_parts is set here.
-LaunchList PackRowsLaunches(PackRowsArgs args, const DeviceShape& device);
-LaunchList FindPackedLaunches(const FindPacked::Args& args, const DeviceShape& device);
+LaunchList PackRowsLaunches(const ArgsOfEach<PackRowsArgs>& each, const DeviceShape& device);
+LaunchList FindPackedLaunches(const ArgsOfEach<FindPacked::Args>& each, const DeviceShape& device);
 
 // Notes routes of a table that lead nowhere: for a gather that is launched later, without a report.
 LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& device);
+LaunchList CheckTableLaunches(const ArgsOfEach<CheckTable::Args>& each, const DeviceShape& device);
 
 // Gather and reduce. With a report in args.gate the table is checked first.
 LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
+                                const DeviceShape& device);
+// Tables are checked by launches of their own.
+LaunchList GatherReduceLaunches(const ArgsOfEach<GatherReduceArgs>& each, DataType type,
                                 const DeviceShape& device);
 
 template <typename Step>

@@ -8,7 +8,8 @@
 
 namespace epd::cuda {
 
-// Steps whose Run does nothing in a unit behind their last one.
+// The ranks' units take turns, so that what lies in several devices' memory is read from all of them at a time, and not
+// from the same one by all of its readers.
 template <typename Step>
 struct OfEach {
   struct Args {
@@ -24,8 +25,11 @@ struct OfEach {
 
   template <int kPhase>
   EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
-    const ThreadPosition own{thread.unit % args.units, thread.index, thread.num_threads};
-    Step::template Run<kPhase>(args.each[thread.unit / args.units], own, shared);
+    // A copy, since the step's stores could change what it points into, as far as a compiler knows.
+    const typename Step::Args own = args.each[thread.unit % args.num];
+    const std::int64_t unit = thread.unit / args.num;
+    if (unit >= Step::Units(own)) return;
+    Step::template Run<kPhase>(own, {unit, thread.index, thread.num_threads}, shared);
   }
 };
 

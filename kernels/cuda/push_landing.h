@@ -1,6 +1,6 @@
 // Scatter, one copy per destination rank: the sender's half. The receiver's is land_rows.h.
 //
-//   CountTiles<DestinationColumn>, SumTiles   tokens per destination, per tile
+//   CountLandings, SumLandings   tokens per destination, per tile; what landings held before is void
 //   PlaceLandings   which row of which landing each route's token becomes
 //   OpenLandings    one block: the landings' headers, and whether they have room
 //   PushLandings    entries and rows
@@ -65,6 +65,44 @@ struct PushLandingArgs {
   LandingPlace* places = nullptr;        // [T, K]
   ReportWord* report = nullptr;
   Gate gate;
+};
+
+struct CountLandings {
+  using Args = PushLandingArgs;
+  using Counting = CountTiles<DestinationColumn>;
+  using Shared = Counting::Shared;
+  static constexpr std::int32_t kThreads = Counting::kThreads;
+  static constexpr int kPhases = Counting::kPhases;
+
+  EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return args.tiling.Units(); }
+
+  template <int kPhase>
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    Counting::Run<kPhase>({args.routes, args.tiling, args.tiles}, thread, shared);
+  }
+};
+
+struct SumLandings {
+  using Args = PushLandingArgs;
+  using Shared = NoShared;
+  static constexpr std::int32_t kThreads = SumTiles::kThreads;
+  static constexpr int kPhases = 1;
+
+  EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return args.tiling.Chunks(); }
+
+  template <int kPhase>
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    SumTiles::Run<kPhase>({args.tiling, args.tiles, args.num_landed}, thread, shared);
+    const std::int64_t d = thread.unit * thread.num_threads + thread.index;
+    if (d < args.spec.num_ranks && Gate{args.gate.status, nullptr}.Open()) Close(args.targets[d]);
+  }
+
+ private:
+  // What an operation before has left there must not be taken for this one's.
+  EPD_HOST_DEVICE static void Close(const LandingTarget& target) {
+    if (target.base == nullptr || target.bytes < sizeof(LandingHeader)) return;
+    *reinterpret_cast<LandingHeader*>(target.base) = LandingHeader{};
+  }
 };
 
 struct PlaceLandings {

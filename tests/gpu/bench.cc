@@ -63,9 +63,13 @@ class Bench {
   template <typename T>
   T* Upload(const T* from, std::size_t count) {
     T* to = static_cast<T*>(Allocate(count * sizeof(T) + 16));
+    Write(to, from, count);
+    return to;
+  }
+  template <typename T>
+  void Write(T* to, const T* from, std::size_t count) {
     Check(driver_, driver_.MemcpyHtoD(reinterpret_cast<CUdeviceptr>(to), from, count * sizeof(T)),
           "cuMemcpyHtoD");
-    return to;
   }
 
   template <typename Submit>
@@ -227,7 +231,10 @@ LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& dev
   push.report = problem.report;
   cuda::ScratchCursor push_scratch(bench.Allocate(64 << 20));
   TakePushScratch(problem.spec, push_scratch, &push);
-  bench.TimeList(PushLandingLaunches(push, device));
+  auto* const push_on_device = static_cast<cuda::PushLandingArgs*>(bench.Allocate(sizeof push));
+  const LaunchList pushes = PushLandingLaunches({&push, push_on_device, 1}, device);
+  bench.Write(push_on_device, &push, 1);
+  bench.TimeList(pushes);
 
   const cuda::LandingSource source = {target.base, bytes, bound};
   cuda::LandRowsArgs land;
@@ -244,7 +251,10 @@ LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& dev
   land.gate.report = problem.report;
   cuda::ScratchCursor land_scratch(bench.Allocate(64 << 20));
   TakeLandScratch(problem.spec, land_scratch, &land);
-  return LandRowsLaunches(land, device);
+  auto* const land_on_device = static_cast<cuda::LandRowsArgs*>(bench.Allocate(sizeof land));
+  const LaunchList lands = LandRowsLaunches({&land, land_on_device, 1}, device);
+  bench.Write(land_on_device, &land, 1);
+  return lands;
 }
 
 LaunchList GatherList(Bench& bench, const Problem& problem, const DeviceShape& device) {

@@ -159,7 +159,8 @@ bool PushLanding(Exchange& x, int rank, const std::uint8_t* rows, const float* w
     targets[d] = {x.New<std::uint8_t>(static_cast<std::int64_t>(bytes)), bytes, max_rows};
     recvs[d].sources[rank] = {targets[d].base, bytes, max_rows};
   }
-  cuda::PushLandingArgs args;
+  auto& args = *x.New<cuda::PushLandingArgs>(1);
+  args = {};
   args.report = x.NewReport();
   args.gate.report = args.report;
   args.routes = {view.table, x.spec_.top_k, x.spec_.num_ranks, args.report};
@@ -172,7 +173,8 @@ bool PushLanding(Exchange& x, int rank, const std::uint8_t* rows, const float* w
   args.row_bytes = row_bytes;
   args.targets = targets;
   x.TakeScratch([&](cuda::ScratchCursor& cursor) { TakePushScratch(x.spec_, cursor, &args); });
-  return x.executor_.Run(PushLandingLaunches(args, shape)) && *args.report == kNoReport;
+  return x.executor_.Run(PushLandingLaunches({&args, &args, 1}, shape)) &&
+         *args.report == kNoReport;
 }
 
 bool PushDirect(Exchange& x, int rank, const std::uint8_t* rows, const float* weights,
@@ -182,7 +184,8 @@ bool PushDirect(Exchange& x, int rank, const std::uint8_t* rows, const float* we
     const cuda::LandRowsArgs& to = recvs[d].args;
     targets[d] = {to.recv_rows, to.recv_weights, to.capacity};
   }
-  cuda::PushDirectArgs args;
+  auto& args = *x.New<cuda::PushDirectArgs>(1);
+  args = {};
   args.table = x.views_[rank].table;
   args.rows = rows;
   args.weights = weights;
@@ -192,7 +195,9 @@ bool PushDirect(Exchange& x, int rank, const std::uint8_t* rows, const float* we
   args.top_k = x.spec_.top_k;
   args.num_ranks = x.spec_.num_ranks;
   args.report = x.NewReport();
-  const LaunchList list = PushDirectLaunches(args, shape);
+  // One as a client launches it, one as a worker does for several ranks.
+  const LaunchList list = rank % 2 == 0 ? PushDirectLaunches(args, shape)
+                                        : PushDirectLaunches({&args, &args, 1}, shape);
   return (list.size() == 0 || x.executor_.Run(list)) && *args.report == kNoReport;
 }
 
@@ -212,9 +217,11 @@ bool ScattersAreRight(Exchange& x, std::uint64_t row_bytes, std::int64_t capacit
     right = push(x, r, x.Copy(rows[r]), x.Copy(weights[r]), recvs, shape) && right;
   }
   for (int r = 0; r < x.problem_.num_ranks; ++r) {
-    cuda::LandRowsArgs& args = recvs[r].args;
+    auto& args = *x.New<cuda::LandRowsArgs>(1);
+    args = recvs[r].args;
     args.sources = is_direct ? nullptr : recvs[r].sources;
-    right = x.executor_.Run(LandRowsLaunches(args, shape)) && *args.report == kNoReport && right;
+    right = x.executor_.Run(LandRowsLaunches({&args, &args, 1}, shape)) &&
+            *args.report == kNoReport && right;
     const reference::ScatterResult want =
         reference::Scatter(x.problem_, r, rows, weights, row_bytes, capacity);
     right = right && std::equal(want.rows.begin(), want.rows.end(), args.recv_rows) &&
@@ -237,7 +244,8 @@ bool GathersAreRight(Exchange& x, DataType type, std::uint64_t row_bytes, std::i
   bool right = true;
   for (int r = 0; r < x.problem_.num_ranks; ++r) {
     const RoutingPlanView& view = x.views_[r];
-    cuda::GatherReduceArgs args;
+    auto& args = *x.New<cuda::GatherReduceArgs>(1);
+    args = {};
     args.table = view.table;
     args.sources = sources;
     args.out = x.New<std::uint8_t>(view.num_tokens * static_cast<std::int64_t>(row_bytes));
@@ -246,7 +254,8 @@ bool GathersAreRight(Exchange& x, DataType type, std::uint64_t row_bytes, std::i
     args.row_bytes = row_bytes;
     args.top_k = x.spec_.top_k;
     args.num_ranks = x.spec_.num_ranks;
-    const LaunchList list = GatherReduceLaunches(args, type, nullptr, shape);
+    const LaunchList list = r % 2 == 0 ? GatherReduceLaunches(args, type, nullptr, shape)
+                                       : GatherReduceLaunches({&args, &args, 1}, type, shape);
     right = (list.size() == 0 || x.executor_.Run(list)) && right;
     const reference::GatherResult want =
         reference::Gather(x.problem_, r, rows, weights, row_bytes, type);

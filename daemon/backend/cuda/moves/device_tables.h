@@ -5,7 +5,9 @@
 #include <cstring>
 #include <vector>
 
+#include "daemon/backend/cuda/moves/move_steps.h"
 #include "kernels/cuda/driver/cuda_abi.h"
+#include "kernels/cuda/launch.h"
 
 namespace epd::cuda {
 
@@ -17,6 +19,15 @@ T* At(DevicePointer base, uint64_t offset) {
 template <typename T>
 void Write(uint8_t* to, const std::vector<T>& all) {
   if (!all.empty()) std::memcpy(to, all.data(), all.size() * sizeof(T));
+}
+
+// The same of what a step does for each of several ranks, at `offset` of the tables.
+template <typename Args>
+ArgsOfEach<Args> WriteEach(const MovePlaces& places, uint64_t offset,
+                           const std::vector<Args>& all) {
+  Write(places.host + offset, all);
+  return {reinterpret_cast<Args*>(places.host + offset), At<const Args>(places.device, offset),
+          static_cast<int32_t>(all.size())};
 }
 
 }  // namespace epd::cuda

@@ -1,5 +1,6 @@
 #include "daemon/backend/cuda/moves/row_moves.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +8,6 @@
 #include "daemon/backend/kernel_status.h"
 #include "daemon/backend/move_routing.h"
 #include "kernels/cuda/scratch.h"
-#include "kernels/data_type.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/row_dtype.h"
 
@@ -100,6 +100,11 @@ void RowMoves::Arrange() {
   room_ = {.device_bytes = cursor.used(), .host_bytes = CountsAt() + ranks * counts_bytes()};
 }
 
+int64_t RowMoves::num_locals() const {
+  return std::count_if(job_.parts.begin(), job_.parts.end(),
+                       [](const MovePart& part) { return part.local; });
+}
+
 uint64_t RowMoves::PlanCopyBytes(size_t rank) const {
   if (!sees_plan(rank)) return 0;
   // A gather needs of another worker's plan no routes: those of its own ranks say which slots they sum.
@@ -122,7 +127,23 @@ void RowMoves::ArrangeTables(ScratchCursor& cursor) {
     layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
   }
   if (spans() && !scatters()) ArrangePackedTables(cursor);
+  ArrangeSteps(cursor);
   layout_.tables_bytes = cursor.used();
+}
+
+void RowMoves::ArrangeSteps(ScratchCursor& cursor) {
+  const int64_t locals = num_locals();
+  if (scatters()) {
+    layout_.pushes = spans() ? Take<PushLandingArgs>(cursor, locals)
+                             : Take<PushDirectArgs>(cursor, static_cast<int64_t>(num_ranks()));
+    layout_.lands = Take<LandRowsArgs>(cursor, locals);
+    return;
+  }
+  layout_.gathers = Take<GatherReduceArgs>(cursor, locals);
+  layout_.table_checks = Take<CheckTable::Args>(cursor, locals);
+  if (!spans()) return;
+  layout_.packs = Take<PackRowsArgs>(cursor, locals);
+  layout_.finds = Take<FindPacked::Args>(cursor, locals);
 }
 
 // The runs of this worker's ranks are those of `traffic_` as it is now; of the others' no more will come than it says.
@@ -264,75 +285,6 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
       const GatherSource source = SourceAt(places, rank);
       std::memcpy(table + rank * sizeof source, &source, sizeof source);
     }
-  }
-}
-
-LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
-  const RoutingSpec spec = DeviceSpec(places);
-  const MovePart& part = job_.parts[rank];
-  ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
-  LandRowsArgs args;
-  args.index = {.spec = spec,
-                .counts = At<const int32_t>(
-                    places.device, layout_.plans[rank] + PlanCountsOffset(spec.num_experts)),
-                .rank = static_cast<int32_t>(rank),
-                .num_locals = NumLocalExperts(spec_, static_cast<int32_t>(rank)),
-                .local_experts = At<int32_t>(places.device, layout_.locals[rank]),
-                .zones = At<int64_t>(places.device, layout_.zones[rank]),
-                .segments = At<int64_t>(places.device, layout_.segments[rank])};
-  args.row_bytes = job_.row_bytes;
-  args.recv_rows = At<uint8_t>(Out(places, rank), 0);
-  args.recv_weights = WeightsOut(places, rank);
-  args.capacity = static_cast<int64_t>(part.recv_capacity);
-  args.report = report;
-  args.gate = {nullptr, report};
-  return args;
-}
-
-void RowMoves::Scatter(const MovePlaces& places, const DeviceShape& device,
-                       StreamSteps& steps) const {
-  const RoutingSpec spec = DeviceSpec(places);
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (local(rank)) steps.Launch(LandRowsLaunches(LandArgs(places, rank), device));
-  }
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    const MovePart& part = job_.parts[rank];
-    ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
-    PushDirectArgs args;
-    args.table = At<const PlanRoute>(
-        places.device, layout_.plans[rank] + PlanTableOffset(spec.num_ranks, spec.num_experts));
-    args.rows = At<const uint8_t>(Stage(places, rank), 0);
-    args.weights = WeightsIn(places, rank);
-    args.targets = At<const RecvTarget>(places.device, layout_.targets);
-    args.num_tokens = static_cast<int64_t>(part.num_tokens);
-    args.row_bytes = job_.row_bytes;
-    args.top_k = spec.top_k;
-    args.num_ranks = spec.num_ranks;
-    args.report = report;
-    args.gate = {nullptr, report};
-    steps.Launch(PushDirectLaunches(args, device));
-  }
-}
-
-void RowMoves::Gather(const MovePlaces& places, const DeviceShape& device,
-                      StreamSteps& steps) const {
-  const RoutingSpec spec = DeviceSpec(places);
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!local(rank)) continue;
-    const MovePart& part = job_.parts[rank];
-    GatherReduceArgs args;
-    args.table = At<const PlanRoute>(
-        places.device, layout_.plans[rank] + PlanTableOffset(spec.num_ranks, spec.num_experts));
-    args.sources = At<const GatherSource>(places.device, layout_.targets);
-    args.out = At<uint8_t>(Out(places, rank), 0);
-    args.out_weights = WeightsOut(places, rank);
-    args.num_tokens = static_cast<int64_t>(part.num_tokens);
-    args.row_bytes = job_.row_bytes;
-    args.top_k = spec.top_k;
-    args.num_ranks = spec.num_ranks;
-    steps.Launch(GatherReduceLaunches(args, static_cast<DataType>(job_.dtype),
-                                      At<ReportWord>(places.device, layout_.reports) + rank,
-                                      device));
   }
 }
 

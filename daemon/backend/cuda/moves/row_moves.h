@@ -72,6 +72,12 @@ class RowMoves {
     uint64_t plan_copies = 0;  // What the kernels do with all plans.
     uint64_t plan_sums = 0;
     uint64_t plan_checks = 0;
+    uint64_t pushes = 0;   // Of a scatter, one for each rank whose rows this worker takes or lands,
+    uint64_t lands = 0;    // ... and for each of its own.
+    uint64_t gathers = 0;  // Of a gather, one for each of its own, as the next three.
+    uint64_t table_checks = 0;
+    uint64_t packs = 0;
+    uint64_t finds = 0;
     uint64_t tables_bytes = 0;
     uint64_t reports = 0;
     uint64_t counts = 0;           // prepare only.
@@ -101,6 +107,7 @@ class RowMoves {
   absl::Status CheckPart(size_t rank) const;
   void Arrange();
   void ArrangeTables(ScratchCursor& cursor);
+  void ArrangeSteps(ScratchCursor& cursor);
   void ArrangeLandings(ScratchCursor& cursor);
   void ArrangePackedTables(ScratchCursor& cursor);
   uint64_t TakeAligned(ScratchCursor& cursor, uint64_t bytes) const;
@@ -112,6 +119,7 @@ class RowMoves {
   // Of a copy.
   uint64_t PlanCopyBytes(size_t rank) const;
   size_t num_ranks() const { return job_.parts.size(); }
+  int64_t num_locals() const;
   uint64_t counts_bytes() const { return num_ranks() * group_.spec.num_experts * sizeof(int32_t); }
   uint64_t HeadersAt() const;
   uint64_t CountsAt() const;
@@ -128,9 +136,13 @@ class RowMoves {
   PlanWork PlanWorkOf(const MovePlaces& places) const;
   void WritePlanWork(const MovePlaces& places) const;
   void VerifyPlans(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  // row_moves_rows.cc: rows, each step in one launch for all ranks that it has to do with.
   void Scatter(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Gather(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  PushDirectArgs DirectArgs(const MovePlaces& places, size_t rank) const;
   LandRowsArgs LandArgs(const MovePlaces& places, size_t rank) const;
+  GatherReduceArgs GatherArgs(const MovePlaces& places, size_t rank) const;
+  const PlanRoute* TableOf(const MovePlaces& places, size_t rank) const;
   // row_moves_read.cc
   struct Counting;
   Counting TakeCounting(ScratchCursor& cursor, size_t rank) const;
@@ -147,6 +159,7 @@ class RowMoves {
                       StreamSteps& steps) const;
   void ExpandLandings(const MovePlaces& places, const DeviceShape& device,
                       StreamSteps& steps) const;
+  PushLandingArgs LandingArgs(const MovePlaces& places, size_t rank) const;
   std::vector<PeerBytes> Exchange(const MovePlaces& places) const;
   const LandingPlaceOnDevice& LandingOf(size_t source, size_t destination) const {
     return traffic_->landings[source * num_ranks() + destination];

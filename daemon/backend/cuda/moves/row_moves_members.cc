@@ -84,6 +84,7 @@ GatherSource RowMoves::SourceAt(const MovePlaces& places, size_t rank) const {
 
 void RowMoves::PackMessages(const MovePlaces& places, const DeviceShape& device,
                             StreamSteps& steps) const {
+  std::vector<PackRowsArgs> packs;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (!local(rank)) continue;
     const PackedRows& packed = traffic_->packed[rank];
@@ -95,12 +96,14 @@ void RowMoves::PackMessages(const MovePlaces& places, const DeviceShape& device,
     args.weights = WeightsIn(places, rank);
     args.messages = At<uint8_t>(places.device, layout_.messages);
     args.row_bytes = job_.row_bytes;
-    steps.Launch(PackRowsLaunches(args, device));
+    packs.push_back(args);
   }
+  steps.Launch(PackRowsLaunches(WriteEach(places, layout_.packs, packs), device));
 }
 
 void RowMoves::FindPackedRows(const MovePlaces& places, const DeviceShape& device,
                               StreamSteps& steps) const {
+  std::vector<FindPacked::Args> finds;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (!local(rank)) continue;
     FindPacked::Args args;
@@ -110,48 +113,45 @@ void RowMoves::FindPackedRows(const MovePlaces& places, const DeviceShape& devic
     args.num_ranks = spec_.num_ranks;
     args.sources = At<const FindPacked::Source>(places.device, layout_.packed_sources);
     args.runs = At<const PackedRun>(places.device, layout_.packed_runs);
-    steps.Launch(FindPackedLaunches(args, device));
+    finds.push_back(args);
   }
+  steps.Launch(FindPackedLaunches(WriteEach(places, layout_.finds, finds), device));
+}
+
+PushLandingArgs RowMoves::LandingArgs(const MovePlaces& places, size_t rank) const {
+  ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
+  PushLandingArgs args;
+  ScratchCursor cursor(At<uint8_t>(places.device, layout_.push_scratch[rank]));
+  TakePushScratch(spec_, cursor, &args);
+  args.routes = {.table = TableOf(places, rank),
+                 .top_k = spec_.top_k,
+                 .num_ranks = spec_.num_ranks,
+                 .report = report};
+  args.tiling = {static_cast<int64_t>(job_.parts[rank].num_tokens), spec_.top_k, spec_.num_ranks};
+  args.spec = DeviceSpec(places);
+  args.rank = static_cast<int32_t>(rank);
+  args.plan_id = job_.plan_id;
+  args.rows = At<const uint8_t>(Stage(places, rank), 0);
+  args.weights = WeightsIn(places, rank);
+  args.row_bytes = job_.row_bytes;
+  args.targets = At<const LandingTarget>(places.device, layout_.landing_targets[rank]);
+  args.report = report;
+  args.gate = {nullptr, report};
+  return args;
 }
 
 void RowMoves::PushToLandings(const MovePlaces& places, const DeviceShape& device,
                               StreamSteps& steps) const {
-  const RoutingSpec spec = DeviceSpec(places);
+  std::vector<PushLandingArgs> pushes;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!local(rank)) continue;
-    for (size_t other = 0; other < num_ranks(); ++other) {
-      // What an operation before has left there must not be taken for this one's.
-      const LandingPlaceOnDevice& landing = LandingOf(rank, other);
-      if (landing.bytes == 0) continue;
-      steps.Fill(places.device + layout_.landings + landing.offset, 0, sizeof(LandingHeader));
-    }
-    const MovePart& part = job_.parts[rank];
-    const DevicePointer plan = places.device + layout_.plans[rank];
-    ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
-    PushLandingArgs args;
-    ScratchCursor cursor(At<uint8_t>(places.device, layout_.push_scratch[rank]));
-    TakePushScratch(spec_, cursor, &args);
-    args.routes = {
-        .table = At<const PlanRoute>(plan, PlanTableOffset(spec.num_ranks, spec.num_experts)),
-        .top_k = spec.top_k,
-        .num_ranks = spec.num_ranks,
-        .report = report};
-    args.tiling = {static_cast<int64_t>(part.num_tokens), spec.top_k, spec.num_ranks};
-    args.spec = spec;
-    args.rank = static_cast<int32_t>(rank);
-    args.plan_id = job_.plan_id;
-    args.rows = At<const uint8_t>(Stage(places, rank), 0);
-    args.weights = WeightsIn(places, rank);
-    args.row_bytes = job_.row_bytes;
-    args.targets = At<const LandingTarget>(places.device, layout_.landing_targets[rank]);
-    args.report = report;
-    args.gate = {nullptr, report};
-    steps.Launch(PushLandingLaunches(args, device));
+    if (local(rank)) pushes.push_back(LandingArgs(places, rank));
   }
+  steps.Launch(PushLandingLaunches(WriteEach(places, layout_.pushes, pushes), device));
 }
 
 void RowMoves::ExpandLandings(const MovePlaces& places, const DeviceShape& device,
                               StreamSteps& steps) const {
+  std::vector<LandRowsArgs> lands;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (!local(rank)) continue;
     LandRowsArgs args = LandArgs(places, rank);
@@ -159,8 +159,9 @@ void RowMoves::ExpandLandings(const MovePlaces& places, const DeviceShape& devic
     args.sources = At<const LandingSource>(places.device, layout_.landing_sources[rank]);
     args.num_rows = At<int64_t>(places.device, layout_.num_rows[rank]);
     args.marks = At<int64_t>(places.device, layout_.marks[rank]);
-    steps.Launch(LandRowsLaunches(args, device));
+    lands.push_back(args);
   }
+  steps.Launch(LandRowsLaunches(WriteEach(places, layout_.lands, lands), device));
 }
 
 std::vector<PeerBytes> RowMoves::Exchange(const MovePlaces& places) const {

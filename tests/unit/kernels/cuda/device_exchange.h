@@ -35,6 +35,16 @@ inline void Execute(const LaunchList& list, const Device& device) {
   ASSERT_TRUE(RunOnHost(list, device.order));
 }
 
+// What a step does for each of several ranks, or for one, in memory that host and device share here.
+template <typename Args>
+ArgsOfEach<Args> ForEach(std::vector<Args>& all) {
+  return {all.data(), all.data(), static_cast<std::int32_t>(all.size())};
+}
+template <typename Args>
+ArgsOfEach<Args> ForOne(Args& args) {
+  return {&args, &args, 1};
+}
+
 // Scratch of exactly the bytes that a Take function asks for, full of 0xee.
 template <typename Take>
 Region MakeScratch(Take take) {
@@ -220,20 +230,24 @@ inline PushLandingArgs LandingArgs(const RoutingPlanView& view, const Region& ro
   return args;
 }
 
-// Pushes all ranks' rows into landings; `weights` may be empty for none.
+// Pushes all ranks' rows into landings, as the ranks of one worker; `weights` may be empty for none.
 inline void PushAll(const Plans& plans, const DeviceTensors& tensors, std::uint64_t row_bytes,
                     const Device& device, Landings& landings) {
-  for (std::size_t s = 0; s < tensors.rows.size(); ++s) {
+  const std::size_t num_ranks = tensors.rows.size();
+  std::vector<std::vector<LandingTarget>> targets;
+  std::vector<ReportWord> reports(num_ranks, kNoReport);
+  std::vector<Region> scratch;
+  std::vector<PushLandingArgs> all;
+  for (std::size_t s = 0; s < num_ranks; ++s) {
     const RoutingPlanView& view = plans.View(static_cast<int>(s));
-    const std::vector<LandingTarget> targets = landings.TargetsOf(static_cast<int>(s));
-    ReportWord report = kNoReport;
+    targets.push_back(landings.TargetsOf(static_cast<int>(s)));
     const float* weights = tensors.weights.empty() ? nullptr : tensors.weights[s].data();
-    PushLandingArgs args = LandingArgs(view, tensors.rows[s], weights, row_bytes, targets, &report);
-    const Region scratch = MakeScratch(
-        [&view, &args](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &args); });
-    Execute(PushLandingLaunches(args, device.shape), device);
-    EXPECT_EQ(report, kNoReport);
+    all.push_back(LandingArgs(view, tensors.rows[s], weights, row_bytes, targets[s], &reports[s]));
+    scratch.push_back(MakeScratch(
+        [&view, &all](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &all.back()); }));
   }
+  Execute(PushLandingLaunches(ForEach(all), device.shape), device);
+  EXPECT_EQ(reports, std::vector<ReportWord>(num_ranks, kNoReport));
 }
 
 }  // namespace epd::cuda

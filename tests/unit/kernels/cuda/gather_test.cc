@@ -79,6 +79,43 @@ void ExpectLikeReference(const reference::Problem& problem, const Plans& plans, 
   }
 }
 
+// All ranks' gathers in one launch.
+TEST(GatherTest, RanksOfOneWorkerMatchTheReference) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    const reference::Problem problem = RandomProblem(random, kAllRoutings[seed % 5]);
+    const DataType type = kTypes[seed % 3];
+    const std::uint64_t row_bytes = Uniform(random, 1, 300) * DataTypeBytes(type);
+    SCOPED_TRACE(Describe(problem, seed) + " row_bytes=" + std::to_string(row_bytes));
+    const Plans plans(problem);
+    const ExpertRows from = RandomExpertRows(random, problem.num_ranks, 40, row_bytes, type);
+    const DeviceTensors tensors(from.rows, from.weights);
+    const std::vector<GatherSource> sources = SourcesOf(plans, tensors);
+    std::vector<ReportWord> reports(sources.size(), kNoReport);
+    std::vector<std::unique_ptr<Gather>> gathers;
+    std::vector<GatherReduceArgs> all;
+    std::vector<CheckTable::Args> checks;
+    for (std::size_t r = 0; r < sources.size(); ++r) {
+      gathers.push_back(
+          std::make_unique<Gather>(plans.View(static_cast<int>(r)), sources, row_bytes));
+      all.push_back(gathers.back()->args);
+      all.back().gate.report = &reports[r];
+      checks.push_back({all.back().table, all.back().num_tokens * all.back().top_k,
+                        problem.num_ranks, &reports[r], nullptr});
+    }
+    const Device device = RandomDevice(random);
+    Execute(CheckTableLaunches(ForEach(checks), device.shape), device);
+    Execute(GatherReduceLaunches(ForEach(all), type, device.shape), device);
+    EXPECT_EQ(reports, std::vector<ReportWord>(sources.size(), kNoReport));
+    for (std::size_t r = 0; r < sources.size(); ++r) {
+      const reference::GatherResult want =
+          reference::Gather(problem, static_cast<int>(r), from.rows, from.weights, row_bytes, type);
+      ASSERT_EQ(gathers[r]->out.Copy(), want.rows) << "rank " << r;
+      ASSERT_EQ(gathers[r]->weights, want.weights) << "rank " << r;
+    }
+  }
+}
+
 TEST(GatherTest, RandomExchangesMatchTheReference) {
   constexpr std::uint64_t kElements[] = {1, 3, 8, 16, 31, 64, 65, 130, 256, 300, 1028};
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

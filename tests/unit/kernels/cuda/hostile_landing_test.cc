@@ -37,7 +37,7 @@ class HostileLandingTest : public testing::Test {
     recv_->report = kNoReport;
     std::memset(recv_->rows.data(), 0xee, recv_->rows.size());
     recv_->args.sources = sources_.data();
-    Execute(LandRowsLaunches(recv_->args, device_.shape), device_);
+    Execute(LandRowsLaunches(ForOne(recv_->args), device_.shape), device_);
     return ReadReport(recv_->report);
   }
   void ExpectFault(KernelFault fault) {

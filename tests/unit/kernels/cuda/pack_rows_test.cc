@@ -62,14 +62,35 @@ TEST(PackRowsTest, RunsStandInTheirMessagesOneBehindTheOther) {
     const std::uint64_t row_bytes = kRowBytes[seed % std::size(kRowBytes)];
     Packing packing(random, row_bytes, Uniform(random, 0, 1) == 1);
     const Device device = RandomDevice(random);
-    Execute(PackRowsLaunches(packing.args, device.shape), device);
+    Execute(PackRowsLaunches(ForOne(packing.args), device.shape), device);
     ASSERT_EQ(packing.messages.Copy(), packing.want) << "seed " << seed << " row " << row_bytes;
   }
 }
 
+// Stages of several ranks, of which one packs nothing, in one launch.
+TEST(PackRowsTest, EachRankPacksIntoItsOwnMessages) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Random random(seed);
+    Packing first(random, 48, true);
+    Packing second(random, 48, false);
+    PackRowsArgs none = first.args;
+    none.num_rows = 0;
+    std::vector<PackRowsArgs> all = {first.args, none, second.args};
+    const Device device = RandomDevice(random);
+    const LaunchList list = PackRowsLaunches(ForEach(all), device.shape);
+    EXPECT_EQ(list.size(), 1);
+    Execute(list, device);
+    ASSERT_EQ(first.messages.Copy(), first.want) << "seed " << seed;
+    ASSERT_EQ(second.messages.Copy(), second.want) << "seed " << seed;
+  }
+}
+
 TEST(PackRowsTest, NoRowsAreNoLaunch) {
-  EXPECT_EQ(PackRowsLaunches({.row_bytes = 16}, {}).size(), 0);
-  EXPECT_EQ(FindPackedLaunches({}, {}).size(), 0);
+  PackRowsArgs pack = {.row_bytes = 16};
+  FindPacked::Args find;
+  EXPECT_EQ(PackRowsLaunches(ForOne(pack), {}).size(), 0);
+  EXPECT_EQ(FindPackedLaunches(ForOne(find), {}).size(), 0);
+  EXPECT_EQ(PackRowsLaunches({}, {}).size(), 0);
 }
 
 TEST(FindPackedTest, RoutesThatLeadNowhereStayAsTheyAre) {
@@ -78,9 +99,8 @@ TEST(FindPackedTest, RoutesThatLeadNowhereStayAsTheyAre) {
   const std::vector<PlanRoute> from = {{-1, 0}, {2, 4}, {-7, 4}, {0, -4}, {1, 4},
                                        {0, 3},  {0, 4}, {0, 5},  {0, 6},  {0, 0x7fffffff}};
   std::vector<PlanRoute> table = from;
-  Execute(FindPackedLaunches(
-              {table.data(), static_cast<std::int64_t>(table.size()), 2, sources, &run}, {}),
-          {});
+  FindPacked::Args args = {table.data(), static_cast<std::int64_t>(table.size()), 2, sources, &run};
+  Execute(FindPackedLaunches(ForOne(args), {}), {});
   std::vector<std::int32_t> slots;
   for (std::size_t i = 0; i < table.size(); ++i) {
     EXPECT_EQ(table[i].dst_rank, from[i].dst_rank);

@@ -36,9 +36,12 @@ Inputs RandomInputs(Random& random, const reference::Problem& problem, std::uint
   return inputs;
 }
 
-class ScatterTest : public testing::TestWithParam<bool> {
+// How rows go: by landings, straight by a launch of each rank's own, or straight by one launch for all.
+enum class Form { kLanding, kDirect, kDirectTogether };
+
+class ScatterTest : public testing::TestWithParam<Form> {
  protected:
-  static bool IsDirect() { return GetParam(); }
+  static bool IsDirect() { return GetParam() != Form::kLanding; }
 
   // Fills every rank's receive buffer and compares it.
   static void Exchange(const reference::Problem& problem, const Plans& plans, const Inputs& inputs,
@@ -55,10 +58,8 @@ class ScatterTest : public testing::TestWithParam<bool> {
     } else {
       PushAll(plans, tensors, row_bytes, device, landings);
     }
+    LandAll(landings, recvs, device);
     for (int r = 0; r < problem.num_ranks; ++r) {
-      const std::vector<LandingSource> sources = landings.SourcesOf(r);
-      recvs[r]->args.sources = IsDirect() ? nullptr : sources.data();
-      Execute(LandRowsLaunches(recvs[r]->args, device.shape), device);
       EXPECT_EQ(recvs[r]->report, kNoReport);
       const reference::ScatterResult want =
           reference::Scatter(problem, r, inputs.rows, inputs.weights, row_bytes, capacity);
@@ -68,20 +69,42 @@ class ScatterTest : public testing::TestWithParam<bool> {
   }
 
  private:
+  static void LandAll(Landings& landings, const std::vector<std::unique_ptr<DeviceRecv>>& recvs,
+                      const Device& device) {
+    std::vector<std::vector<LandingSource>> sources;
+    std::vector<LandRowsArgs> all;
+    for (std::size_t r = 0; r < recvs.size(); ++r) {
+      sources.push_back(landings.SourcesOf(static_cast<int>(r)));
+      all.push_back(recvs[r]->args);
+      all.back().sources = IsDirect() ? nullptr : sources.back().data();
+      if (GetParam() == Form::kDirect) {
+        Execute(ClearPaddingLaunches(all.back(), device.shape), device);
+      }
+    }
+    if (GetParam() != Form::kDirect) {
+      Execute(LandRowsLaunches(ForEach(all), device.shape), device);
+    }
+  }
+
   static void PushDirectly(const Plans& plans, const DeviceTensors& tensors,
                            std::uint64_t row_bytes,
                            const std::vector<std::unique_ptr<DeviceRecv>>& recvs,
                            const Device& device) {
     std::vector<RecvTarget> targets;
     for (const auto& recv : recvs) targets.push_back(recv->Target());
+    std::vector<ReportWord> reports(recvs.size(), kNoReport);
+    std::vector<PushDirectArgs> all;
     for (std::size_t s = 0; s < recvs.size(); ++s) {
-      ReportWord report = kNoReport;
-      Execute(PushDirectLaunches(DirectArgs(plans.View(static_cast<int>(s)), tensors.rows[s],
-                                            tensors.weights[s].data(), row_bytes, targets, &report),
-                                 device.shape),
-              device);
-      EXPECT_EQ(report, kNoReport);
+      all.push_back(DirectArgs(plans.View(static_cast<int>(s)), tensors.rows[s],
+                               tensors.weights[s].data(), row_bytes, targets, &reports[s]));
+      if (GetParam() == Form::kDirect) {
+        Execute(PushDirectLaunches(all.back(), device.shape), device);
+      }
     }
+    if (GetParam() == Form::kDirectTogether) {
+      Execute(PushDirectLaunches(ForEach(all), device.shape), device);
+    }
+    EXPECT_EQ(reports, std::vector<ReportWord>(recvs.size(), kNoReport));
   }
 };
 
@@ -124,8 +147,13 @@ TEST_P(ScatterTest, SeveralTilesMatchTheReference) {
   Exchange(problem, plans, inputs, 48, plans.TotalRecv(1), RandomDevice(random));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, ScatterTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Direct" : "Landing"; });
+std::string NameOf(const testing::TestParamInfo<Form>& info) {
+  const char* const names[] = {"Landing", "Direct", "DirectTogether"};
+  return names[static_cast<int>(info.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Forms, ScatterTest,
+                         testing::Values(Form::kLanding, Form::kDirect, Form::kDirectTogether),
+                         NameOf);
 
 TEST(DestinationCountsTest, EachTokenCountsOnceForEachRankThatItGoesTo) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -207,7 +235,7 @@ TEST_F(TwoRanksTest, WorksWithoutWeights) {
   const std::vector<LandingSource> sources = landings.SourcesOf(0);
   recv.args.sources = sources.data();
   recv.args.recv_weights = nullptr;
-  Execute(LandRowsLaunches(recv.args, device_.shape), device_);
+  Execute(LandRowsLaunches(ForOne(recv.args), device_.shape), device_);
   EXPECT_EQ(recv.rows.Copy(),
             reference::Scatter(problem_, 0, inputs_.rows, inputs_.weights, kRowBytes, 8).rows);
   EXPECT_EQ(recv.weights, std::vector<float>(8, -1.0f));
@@ -225,19 +253,20 @@ TEST_F(TwoRanksTest, ABadStatusPushesNothingAndLeavesZeros) {
   push.gate.status = &status;
   const Region scratch = MakeScratch(
       [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
-  Execute(PushLandingLaunches(push, device_.shape), device_);
+  Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
   EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
 
   DeviceRecv recv(view, 8, kRowBytes);
   const std::vector<LandingSource> sources = landings.SourcesOf(0);
   recv.args.sources = sources.data();
   recv.args.gate.status = &status;
-  Execute(LandRowsLaunches(recv.args, device_.shape), device_);
+  Execute(LandRowsLaunches(ForOne(recv.args), device_.shape), device_);
   EXPECT_EQ(recv.rows.Copy(), reference::Bytes(recv.rows.size(), 0));
   EXPECT_EQ(recv.weights, std::vector<float>(8, 0.0f));
 }
 
-TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothing) {
+// What the landing held before is not taken for this operation's.
+TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothingButAHeaderOfZeros) {
   const DeviceTensors tensors(inputs_.rows, inputs_.weights);
   Landings landings(*plans_, 2, kRowBytes);
   ReportWord report = kNoReport;
@@ -248,10 +277,12 @@ TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothing) {
       LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
   const Region scratch = MakeScratch(
       [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
-  Execute(PushLandingLaunches(push, device_.shape), device_);
+  Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
   EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
   EXPECT_EQ(ReadReport(report).index, 1);
-  EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+  reference::Bytes closed(landings.At(0, 1).size(), 0xee);
+  std::fill_n(closed.begin(), sizeof(LandingHeader), 0);
+  EXPECT_EQ(landings.At(0, 1).Copy(), closed);
 
   // More tokens than the receiver was told of.
   for (const bool none : {false, true}) {
@@ -260,10 +291,10 @@ TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothing) {
     targets[1].max_rows -= 1;
     if (none) targets[1] = {};
     report = kNoReport;
-    Execute(PushLandingLaunches(push, device_.shape), device_);
+    Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
     EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
     EXPECT_EQ(ReadReport(report).index, 1);
-    EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+    EXPECT_EQ(landings.At(0, 1).Copy(), closed);
   }
 }
 

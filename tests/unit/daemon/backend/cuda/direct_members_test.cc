@@ -71,7 +71,8 @@ struct Put {
   friend bool operator==(const Put&, const Put&) = default;
 };
 
-class PutsOfDirectMembers : public DirectMembers, public ::testing::WithParamInterface<int> {
+class PutsOfDirectMembers : public DirectMembers,
+                            public ::testing::WithParamInterface<std::pair<int, int>> {
  protected:
   Put MoveCounted() {
     const auto count = [this](const char* call) { return driver_->CountCalls(call); };
@@ -80,18 +81,23 @@ class PutsOfDirectMembers : public DirectMembers, public ::testing::WithParamInt
     return {count("cuMemcpyAsync") - before.copies, count("cuLaunchKernel") - before.launches};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Devices, PutsOfDirectMembers, ::testing::Values(2, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Devices, PutsOfDirectMembers,
+                         ::testing::Values(std::pair{2, 1}, std::pair{4, 1}, std::pair{8, 1},
+                                           std::pair{2, 3}));
 
-// A copy of tables and the checks of all ranks' plans in three launches; then launches of the worker's own rank and, of a
-// scatter, of each rank whose rows come.
-TEST_P(PutsOfDirectMembers, AreNoMoreForPlansOfMoreRanks) {
-  const int n = GetParam();
-  std::vector<int> devices;
-  for (int i = 0; i < n; ++i) devices.push_back(i);
-  Form(OneRankEach(devices));
+// A copy of tables, the checks of all ranks' plans in three launches, and a launch of each step, for all ranks that it has to
+// do with: padding and rows of a scatter, tables and sums of a gather; and what they found.
+TEST_P(PutsOfDirectMembers, AreNoMoreForMoreRanks) {
+  const auto [n, ranks_each] = GetParam();
+  Node node;
+  for (int i = 0; i < n; ++i) {
+    node.devices.push_back(i);
+    for (int rank = 0; rank < ranks_each; ++rank) node.member_of_rank.push_back(i);
+  }
+  Form(node);
   EXPECT_THAT(Formed(), Each(kGood));
   StageDispatch();
-  EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n * (3 + 2 + n + 1)}));
+  EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n * (3 + 2 + 1 + 1)}));
   ExpectDispatched();
   StageCombine(true);
   EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n * (3 + 2 + 1)}));

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -151,6 +152,28 @@ TEST_P(NcclMembersOn, ScatterWithTheBitsOfTheCpuBackendAndEachRowOnceToARank) {
     EXPECT_EQ(g_sends.load(), Scattered().first);
     EXPECT_EQ(g_bytes.load(), Scattered().second);
   }
+}
+
+// A launch of each step, for all ranks of a worker: the checks of their plans in three, of a scatter five that land rows, five
+// that expand them, of a gather what packs rows, finds them, checks tables and sums; and what they found.
+TEST_P(NcclMembersOn, PutAsManyLaunchesIntoTheirStreamsForSeveralRanksAsForOne) {
+  FormByNccl(GetParam());
+  const auto put = [this](const std::function<void()>& stage) {
+    // The first of a plan also counts its tokens.
+    stage();
+    MoveCounted();
+    stage();
+    const int launches = driver_->CountCalls("cuLaunchKernel");
+    const int fills = driver_->CountCalls("cuMemsetD8Async");
+    MoveCounted();
+    const auto workers = static_cast<int>(workers_.size());
+    EXPECT_EQ(driver_->CountCalls("cuMemsetD8Async") - fills, workers);
+    return (driver_->CountCalls("cuLaunchKernel") - launches) / workers;
+  };
+  EXPECT_EQ(put([this] { StageDispatch(); }), 3 + 5 + 5 + 1);
+  ExpectDispatched();
+  EXPECT_EQ(put([this] { StageCombine(/*has_weights=*/true); }), 3 + 4 + 1);
+  ExpectCombined(/*has_weights=*/true);
 }
 
 // Every token has all its routes to one rank.
