@@ -1,5 +1,7 @@
 """Rows of any dtype, and several payloads under one plan: what arrives, what flows back, what is refused."""
 
+import re
+
 import epd.jax as ep
 import jax
 import jax.numpy as jnp
@@ -114,6 +116,32 @@ def check_a_pytree_travels_under_one_plan_and_flows_back(world: World):
     world.expect_equal(grads["rows"], world.gather(problem, g_rows))
     world.expect_equal(grads["scales"], world.gather(problem, g_scales))
     world.expect_equal(grad_weights, world.gather_weights(problem, g_weights))
+
+
+def check_arrays_share_an_exchange_where_they_may(world: World):
+    """On CPUs; on GPUs each has its own, under its own name, and so has one of a payload that is too wide together."""
+    world.bootstrap()
+    rows = 8 * world.num_ranks
+    shape = jax.ShapeDtypeStruct
+    idx, weights = shape((rows, 2), jnp.int32), shape((rows, 2), jnp.float32)
+    with world.context(), _group(world, np.float32) as group:
+        handle = shape((world.num_ranks, group.handle_mem_size(_CFG)), jnp.uint8)
+
+        def calls(payload, platform: str) -> list[str]:
+            def send(handle, idx, payload, weights):
+                return group.dispatch_fwd(_CFG, handle, idx, payload, weights, 128, name="send")
+
+            traced = jax.jit(send).trace(handle, idx, payload, weights)
+            text = traced.lower(lowering_platforms=(platform,)).as_text()
+            return re.findall(r"custom_call @(epd1\.\w+).*name = \"([^\"]*)\"", text)
+
+        pair = {"rows": shape((rows, 8), jnp.int8), "scales": shape((rows, 1), jnp.float32)}
+        assert calls(pair, "cpu") == [("epd1.dispatch_payload", "send")]
+        apart = [("epd1.dispatch", "send"), ("epd1.dispatch", "send.1")]
+        assert calls(pair, "cuda") == apart
+        assert calls({"rows": shape((rows, 8), jnp.int8)}, "cpu") == apart[:1]
+        three = {name: shape((rows, 8), jnp.float32) for name in "abc"}
+        assert calls(three, "cpu") == [*apart, ("epd1.dispatch", "send.2")]
 
 
 def check_weights_of_rows_that_cannot_be_summed_have_gradients(world: World):
