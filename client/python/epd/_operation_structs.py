@@ -62,6 +62,8 @@ class ScatterArgs(ctypes.Structure):
         ("recv_capacity", _U64),
         ("recv_tokens", _POINTER),
         ("recv_topk_weights", _POINTER),
+        ("more", _POINTER),
+        ("num_more", _U32),
     ]
 
 

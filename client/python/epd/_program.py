@@ -65,6 +65,8 @@ class Call(ctypes.Structure):
         ("traced", ctypes.c_void_p),
         ("begun", ctypes.POINTER(Begun)),
         ("scope", ctypes.c_char_p),
+        ("pending", ctypes.c_void_p),
+        ("wait_ns", ctypes.c_int64),
     ]
 
 
