@@ -33,14 +33,19 @@ Status Null(const char* what) {
   return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);
 }
 
-// Until it has ended.
-int Operate(epd_group* group, epd_operation operation, const void* args, epd_error* error) {
+// Runs what `make` makes until it has ended.
+template <typename Make>
+int RunToEnd(epd_error* error, const Make& make) {
   return Guarded(error, [&]() -> Status {
     std::unique_ptr<OperationRun> run;
-    if (Status s = MakeRun(group, operation, args, &run); !s.ok()) return s;
+    if (Status s = make(&run); !s.ok()) return s;
     run->GoOn();
     return run->status();
   });
+}
+
+int Operate(epd_group* group, epd_operation operation, const void* args, epd_error* error) {
+  return RunToEnd(error, [&](auto* run) { return MakeRun(group, operation, args, run); });
 }
 
 }  // namespace
@@ -180,12 +185,7 @@ int epd_ragged_all_to_all(epd_group* group, const epd_ragged_args* args, epd_err
 }
 
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
-  return Guarded(error, [&]() -> Status {
-    std::unique_ptr<OperationRun> run;
-    if (Status s = MakeRefusal(group, args, &run); !s.ok()) return s;
-    run->GoOn();
-    return run->status();
-  });
+  return RunToEnd(error, [&](auto* run) { return MakeRefusal(group, args, run); });
 }
 
 int epd_try(epd_group* group, const epd_try_args* given, epd_pending** pending, epd_error* error) {

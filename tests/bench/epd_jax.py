@@ -1,5 +1,8 @@
 """epd as a JAX user meets it: prepare, dispatch and combine of `epd.jax`, each in its own jit; and a jit of nothing."""
 
+import contextlib
+from collections.abc import Iterator
+
 import epd as package
 import jax
 import jax_rank
@@ -8,21 +11,38 @@ import problem as problems
 from epd import jax as epd
 from epd.jax import primitives
 
+_RESOURCE = epd.MeshResource(ep_resource="ep")
+
+
+@contextlib.contextmanager
+def in_mesh(mesh: jax.sharding.Mesh) -> Iterator[None]:
+    with jax.set_mesh(mesh), epd.global_shard_guard(_RESOURCE):
+        yield
+
+
+def bootstrap(mesh: jax.sharding.Mesh, rank: int, sizes: problems.Sizes) -> None:
+    with in_mesh(mesh):
+        epd.ep_bootstrap(
+            world_size=sizes.num_ranks,
+            rank=rank,
+            num_experts=sizes.num_experts,
+            max_tokens_per_rank=sizes.num_tokens,
+            recv_capacity_per_rank=sizes.recv_capacity,
+            hidden_dim=sizes.hidden,
+        )
+
+
+def unload() -> None:
+    epd.ep_finalize()
+    jax.clear_caches()
+
 
 class EpdJax:
     def load(self, problem: problems.Problem, rank: int, mesh) -> jax_rank.Operations:
         sizes = problem.sizes
         capacity = sizes.recv_capacity
-        self._mesh, self._resource = mesh, epd.MeshResource(ep_resource="ep")
-        with jax.set_mesh(mesh), epd.global_shard_guard(self._resource):
-            epd.ep_bootstrap(
-                world_size=sizes.num_ranks,
-                rank=rank,
-                num_experts=sizes.num_experts,
-                max_tokens_per_rank=sizes.num_tokens,
-                recv_capacity_per_rank=capacity,
-                hidden_dim=sizes.hidden,
-            )
+        self._mesh = mesh
+        bootstrap(mesh, rank, sizes)
         config = epd.EpLayerConfig(top_k=sizes.top_k)
         total_tokens = sizes.num_ranks * sizes.num_tokens
 
@@ -50,13 +70,12 @@ class EpdJax:
 
     def _in_mesh(self, function, *inputs):
         """The call as a user makes it, compiled once beforehand."""
-        with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
+        with in_mesh(self._mesh):
             compiled = function.lower(*inputs).compile()
         return lambda: compiled(*inputs)
 
     def unload(self) -> None:
-        epd.ep_finalize()
-        jax.clear_caches()
+        unload()
 
     def versions(self) -> dict[str, str]:
         return {"epd": package.__version__}

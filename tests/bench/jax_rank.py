@@ -7,6 +7,7 @@ returning the global array whose local shard is the result; and `unload()`.
 import argparse
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +19,30 @@ from jax.sharding import NamedSharding, PartitionSpec
 Operations = dict[str, Callable[[], jax.Array]]
 
 
-class Rank(rank_protocol.Rank):
-    def __init__(self, arguments: argparse.Namespace, contender):
+class MeshRank(rank_protocol.Rank):
+    """A rank whose process is a device of a mesh over all of them."""
+
+    def __init__(self, arguments: argparse.Namespace):
         super().__init__(arguments)
         jax.config.update("jax_platforms", "cpu")
         jax.distributed.initialize(arguments.coordinator, arguments.num_ranks, arguments.rank)
-        self._contender = contender
         self._mesh = jax.make_mesh((arguments.num_ranks,), ("ep",))
+
+    def await_result(self, result: Any) -> None:
+        jax.block_until_ready(result)
+
+    def versions(self) -> dict[str, str]:
+        return {"jax": jax.__version__}
+
+
+class Rank(MeshRank):
+    def __init__(self, arguments: argparse.Namespace, contender):
+        super().__init__(arguments)
+        self._contender = contender
 
     def load(self, folder: str, numbers: list[int]) -> Operations:
         problem = problems.Problem(pathlib.Path(folder), problems.Sizes(*numbers[:4]))
         return self._contender.load(problem, self.rank, self._mesh)
-
-    def await_result(self, result: jax.Array) -> None:
-        result.block_until_ready()
 
     def dump(self, result: jax.Array, path: str) -> None:
         np.asarray(result.addressable_shards[0].data).view(np.uint16).tofile(path)
@@ -40,7 +51,7 @@ class Rank(rank_protocol.Rank):
         self._contender.unload()
 
     def versions(self) -> dict[str, str]:
-        return {"jax": jax.__version__, **self._contender.versions()}
+        return {**super().versions(), **self._contender.versions()}
 
 
 def global_array(mesh: jax.sharding.Mesh, local: np.ndarray) -> jax.Array:

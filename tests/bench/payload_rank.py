@@ -2,11 +2,10 @@
 ``apart``; and the exchanges of a layer in one jitted program, with its prepare, ``layer``, and by a plan from before, ``planned``.
 """
 
-import argparse
-import contextlib
 import pathlib
 from collections.abc import Callable
 
+import epd_jax
 import jax
 import jax.numpy as jnp
 import jax_rank
@@ -19,26 +18,11 @@ from epd.jax import primitives
 _BLOCK = 128  # Elements with a scale of their own.
 
 
-class Rank(rank_protocol.Rank):
-    def __init__(self, arguments: argparse.Namespace):
-        super().__init__(arguments)
-        jax.config.update("jax_platforms", "cpu")
-        jax.distributed.initialize(arguments.coordinator, arguments.num_ranks, arguments.rank)
-        self._mesh = jax.make_mesh((arguments.num_ranks,), ("ep",))
-        self._resource = epd.MeshResource(ep_resource="ep")
-
+class Rank(jax_rank.MeshRank):
     def load(self, folder: str, numbers: list[int]) -> dict[str, Callable[[], list[jax.Array]]]:
         problem = problems.Problem(pathlib.Path(folder), problems.Sizes(*numbers[:4]))
         sizes = problem.sizes
-        with self._in_mesh():
-            epd.ep_bootstrap(
-                world_size=sizes.num_ranks,
-                rank=self.rank,
-                num_experts=sizes.num_experts,
-                max_tokens_per_rank=sizes.num_tokens,
-                recv_capacity_per_rank=sizes.recv_capacity,
-                hidden_dim=sizes.hidden,
-            )
+        epd_jax.bootstrap(self._mesh, self.rank, sizes)
         config, capacity = epd.EpLayerConfig(top_k=sizes.top_k), sizes.recv_capacity
         total_tokens = sizes.num_ranks * sizes.num_tokens
         tokens = np.asarray(problem.tokens(self.rank))
@@ -75,9 +59,6 @@ class Rank(rank_protocol.Rank):
             "planned": self._compiled(planned, plan, rows, index, weights),
         }
 
-    def await_result(self, result: list[jax.Array]) -> None:
-        jax.block_until_ready(result)
-
     def dump(self, result: list[jax.Array], path: str) -> None:
         shards = [np.asarray(array.addressable_shards[0].data) for array in result]
         # No sum is zero by itself.
@@ -85,20 +66,10 @@ class Rank(rank_protocol.Rank):
         np.asarray(sums, np.float32).tofile(path)
 
     def unload(self) -> None:
-        epd.ep_finalize()
-        jax.clear_caches()
-
-    def versions(self) -> dict[str, str]:
-        return {"jax": jax.__version__}
-
-    def _in_mesh(self):
-        stack = contextlib.ExitStack()
-        stack.enter_context(jax.set_mesh(self._mesh))
-        stack.enter_context(epd.global_shard_guard(self._resource))
-        return stack
+        epd_jax.unload()
 
     def _compiled(self, function: Callable, *inputs: jax.Array) -> Callable:
-        with self._in_mesh():
+        with epd_jax.in_mesh(self._mesh):
             compiled = jax.jit(function).lower(*inputs).compile()
         return lambda: compiled(*inputs)
 

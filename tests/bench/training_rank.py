@@ -6,11 +6,11 @@ one of them is computed beside an exchange of the other one. The experts compute
 matrices, so that the arithmetic does not depend on how rows are sorted.
 """
 
-import argparse
 import functools
 import pathlib
 from collections.abc import Callable
 
+import epd_jax
 import gloo_jax
 import jax
 import jax.numpy as jnp
@@ -35,14 +35,7 @@ def _experts(rows: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
     return (jax.nn.gelu(rows.astype(jnp.float32) @ up) @ down).astype(rows.dtype)
 
 
-class Rank(rank_protocol.Rank):
-    def __init__(self, arguments: argparse.Namespace):
-        super().__init__(arguments)
-        jax.config.update("jax_platforms", "cpu")
-        jax.distributed.initialize(arguments.coordinator, arguments.num_ranks, arguments.rank)
-        self._mesh = jax.make_mesh((arguments.num_ranks,), ("ep",))
-        self._resource = epd.MeshResource(ep_resource="ep")
-
+class Rank(jax_rank.MeshRank):
     def load(self, folder: str, numbers: list[int]) -> dict[str, Callable[[], jax.Array]]:
         problem = problems.Problem(pathlib.Path(folder), problems.Sizes(*numbers[:4]))
         tokens = self._place(np.asarray(problem.tokens(self.rank)))
@@ -57,18 +50,11 @@ class Rank(rank_protocol.Rank):
         }
         return {name: self._compiled(*moe, tokens, params) for name, moe in moes.items()}
 
-    def await_result(self, result: tuple[jax.Array, Params]) -> None:
-        jax.block_until_ready(result)
-
     def dump(self, result: tuple[jax.Array, Params], path: str) -> None:
         np.asarray(result[0].addressable_shards[0].data).tofile(path)
 
     def unload(self) -> None:
-        epd.ep_finalize()
-        jax.clear_caches()
-
-    def versions(self) -> dict[str, str]:
-        return {"jax": jax.__version__}
+        epd_jax.unload()
 
     def _place(self, local: np.ndarray) -> jax.Array:
         return jax_rank.global_array(self._mesh, local)
@@ -88,7 +74,7 @@ class Rank(rank_protocol.Rank):
     ) -> Callable:
         @functools.cache
         def compiled() -> Callable:
-            with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
+            with epd_jax.in_mesh(self._mesh):
                 step = jax.jit(functools.partial(self._step, moe))
                 return step.lower(inputs, tokens, params).compile()
 
@@ -119,15 +105,7 @@ class Rank(rank_protocol.Rank):
 
     def _through_epd(self, problem: problems.Problem) -> tuple[Moe, list[jax.Array]]:
         sizes = problem.sizes
-        with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
-            epd.ep_bootstrap(
-                world_size=sizes.num_ranks,
-                rank=self.rank,
-                num_experts=sizes.num_experts,
-                max_tokens_per_rank=sizes.num_tokens,
-                recv_capacity_per_rank=sizes.recv_capacity,
-                hidden_dim=sizes.hidden,
-            )
+        epd_jax.bootstrap(self._mesh, self.rank, sizes)
         routes = [self._place(problem.routing[self.rank]), self._place(problem.weights(self.rank))]
 
         def moe(x, routes, experts):

@@ -103,10 +103,9 @@ def _lower(
             f"{target.replace('epd1.', 'ep_').removesuffix('_start')}: start=True is for ranks on CPUs, this program is for"
             f" {', '.join(others)}; use start=False there"
         )
-    lower = _lower_one
     if target == _ffi.DISPATCH_PAYLOAD and platforms - _ffi.PLATFORMS_OF_PAYLOADS:
-        lower = _lower_by_array
-    return lower(ctx, operands, target, kept, dict(attributes))
+        return _lower_by_array(ctx, operands, kept, dict(attributes))
+    return _lower_one(ctx, operands, target, kept, dict(attributes))
 
 
 def _lower_one(
@@ -130,38 +129,22 @@ def _lower_one(
 def _lower_by_array(
     ctx: mlir.LoweringRuleContext,
     operands: Sequence[Any],
-    target: str,
     kept: bool,
     attributes: dict[str, int | str],
 ) -> Any:
     """A payload as a dispatch of each array, one after the other. The weights are those of the first."""
-    del target
-    num_arrays = len(ctx.avals_out) - 1
-    place, (plan, weights) = slice(0, 2), (2, 3)
+    given: list[tuple[Any, Any]] = list(zip(operands, ctx.avals_in, strict=True))
+    domain, position, plan, weights, *others = given
+    recv_weights, *received = ctx.avals_out
+    arrays, after = others[: len(received)], others[len(received) :]
     results: list[Any] = []
-    after: list[int] = list(range(4 + num_arrays, len(operands)))
-    values: list[Any] = list(operands)
-    avals: list[Any] = list(ctx.avals_in)
-    for number in range(num_arrays):
-        order = [*range(len(values))[place], plan, 4 + number, weights, *after]
-        own = ctx.replace(
-            avals_in=[avals[i] for i in order],
-            avals_out=[ctx.avals_out[i] for i in (number + 1, 0)],
-        )
+    for number, (rows, recv_rows) in enumerate(zip(arrays, received, strict=True)):
+        values, avals = zip(domain, position, plan, rows, weights, *after, strict=True)
+        own = ctx.replace(avals_in=list(avals), avals_out=[recv_rows, recv_weights])
         named = _ffi.name_of_leaf(str(attributes["name"]), number)
-        width = avals[4 + number].shape[-1]
-        made = _lower_one(
-            own,
-            [values[i] for i in order],
-            _ffi.DISPATCH,
-            kept,
-            attributes | {"name": named, "width": width},
-        )
-        results.append(made)
-        # The next one comes after this one's weights.
-        values.append(made[1])
-        avals.append(ctx.avals_out[0])
-        after = [len(values) - 1]
+        changed = {"name": named, "width": rows[1].shape[-1]}
+        results.append(_lower_one(own, values, _ffi.DISPATCH, kept, attributes | changed))
+        after = [(results[-1][1], recv_weights)]
     return [results[0][1], *(rows for rows, _ in results)]
 
 

@@ -142,7 +142,7 @@ class RowMoves {
   PushDirectArgs DirectArgs(const MovePlaces& places, size_t rank) const;
   LandRowsArgs LandArgs(const MovePlaces& places, size_t rank) const;
   GatherReduceArgs GatherArgs(const MovePlaces& places, size_t rank) const;
-  const PlanRoute* TableOf(const MovePlaces& places, size_t rank) const;
+  PlanRoute* TableOf(const MovePlaces& places, size_t rank) const;
   // row_moves_read.cc
   struct Counting;
   Counting TakeCounting(ScratchCursor& cursor, size_t rank) const;

@@ -107,8 +107,7 @@ void RowMoves::FindPackedRows(const MovePlaces& places, const DeviceShape& devic
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (!local(rank)) continue;
     FindPacked::Args args;
-    args.table = At<PlanRoute>(
-        places.device, layout_.plans[rank] + PlanTableOffset(spec_.num_ranks, spec_.num_experts));
+    args.table = TableOf(places, rank);
     args.num_routes = static_cast<int64_t>(job_.parts[rank].num_tokens) * spec_.top_k;
     args.num_ranks = spec_.num_ranks;
     args.sources = At<const FindPacked::Source>(places.device, layout_.packed_sources);

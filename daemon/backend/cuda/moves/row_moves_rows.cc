@@ -5,9 +5,9 @@
 #include "kernels/data_type.h"
 
 namespace epd::cuda {
-const PlanRoute* RowMoves::TableOf(const MovePlaces& places, size_t rank) const {
-  return At<const PlanRoute>(
-      places.device, layout_.plans[rank] + PlanTableOffset(spec_.num_ranks, spec_.num_experts));
+PlanRoute* RowMoves::TableOf(const MovePlaces& places, size_t rank) const {
+  return At<PlanRoute>(places.device,
+                       layout_.plans[rank] + PlanTableOffset(spec_.num_ranks, spec_.num_experts));
 }
 
 LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
