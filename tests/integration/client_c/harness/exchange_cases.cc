@@ -142,7 +142,7 @@ std::vector<ExchangeCase> CasesOfNodes(uint32_t num_ranks) {
        .num_tokens = std::vector<uint32_t>(num_ranks, 96),
        .seed = 13},
       {.num_ranks = num_ranks,
-       .num_experts = 8,
+       .num_experts = 2 * num_ranks,
        .hidden = 40,
        .num_tokens = some_tokens,
        .arrays = {32, 8}},
