@@ -27,7 +27,9 @@ struct Field {
 std::string ShowDtype(const Announcement& said) {
   if (said.dtype == 0) return "none";
   if (said.dtype < shm::kOpaqueDtype) return std::string(Name(static_cast<Dtype>(said.dtype)));
-  return absl::StrCat(shm::DtypeBytes(said.dtype), "-byte type ", said.dtype & 0xff);
+  // The tag is the caller's: of a type, or of how arrays that share an exchange divide a row.
+  return absl::StrCat(shm::DtypeBytes(said.dtype), "-byte elements of the type or division ",
+                      said.dtype & 0xff);
 }
 
 // Ordered by how much a difference says: what kind of call it is first.

@@ -63,9 +63,10 @@ TEST(DirectTest, CallsOfOneNameGoWithoutTheWorkerFromTheSecondOnAndAreRight) {
     for (int step = 0; step < kSteps; ++step) {
       if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
     }
-    // The first of each name asks the worker, and so does one when the records are full, or the places for routes.
+    // The first of each name asks the worker, and so does one when the records are full, or the places for routes, or where
+    // a busy machine lets a rank come late.
     const int64_t published = NumPublishedByThen(link);
-    if (published < 5 * (kSteps - 1) * 9 / 10)
+    if (published < 5 * (kSteps - 1) * 3 / 4)
       return "only " + std::to_string(published) + " calls were published";
     return joined.rank->Leave().message;
   });
