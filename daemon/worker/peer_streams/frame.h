@@ -8,7 +8,7 @@
 
 namespace epd {
 
-inline constexpr uint32_t kWireVersion = 7;
+inline constexpr uint32_t kWireVersion = 8;
 inline constexpr const char* kWireMethod = "/epd.v1.Wire/Stream";
 
 // Of a hello.

@@ -1,7 +1,9 @@
 #include "daemon/worker/peer_streams/wire.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -59,6 +61,7 @@ std::string AddressOf(const std::string& address, uint32_t kind) {
 Wire::Wire(Options options)
     : options_(std::move(options)),
       credentials_(MakeChannelCredentials(options_.tls, TellRefused())),
+      node_streams_(options_.node, options_.self, remote_regions_),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
       server_({options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
@@ -66,10 +69,13 @@ Wire::Wire(Options options)
 Wire::~Wire() {
   for (auto& [unused, gate] : gates_) gate->Shut();
   // The last words say why: a peer has them before it sees any stream end.
-  for (auto& [unused, peer] : peers_) peer.express->Close();
+  for (auto& [unused, peer] : peers_) {
+    if (peer.express != nullptr) peer.express->Close();
+  }
+  node_streams_.Await(kLastWords);
   express_loop_.Await(kLastWords);
   for (auto& [unused, peer] : peers_) {
-    peer.express->Cancel();
+    if (peer.express != nullptr) peer.express->Cancel();
     peer.bulk->Cancel();
   }
   peers_.clear();
@@ -127,31 +133,56 @@ void Wire::Meet(const std::vector<PeerWorker>& nodes) {
     if (node.worker == options_.self || node.address.empty() || peers_.contains(node.worker)) {
       continue;
     }
-    peers_[node.worker] = {Connect(node, kExpressStream), Connect(node, kBulkStream),
-                           traffic_->Of(node.name.value)};
+    Peer peer;
+    peer.traffic = traffic_->Of(node.name.value);
+    if (options_.passes_ends && node.name.value == options_.node) {
+      node_streams_.Meet(node.worker, peer.traffic);
+    } else {
+      peer.express = Connect(node, kExpressStream);
+    }
+    peer.bulk = Connect(node, kBulkStream);
+    peers_[node.worker] = std::move(peer);
   }
 }
 
 void Wire::Send(Incarnation peer, const PeerMessage& message) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;  // Its loss has been told.
-  EPD_FAILPOINT_SEND("worker.wire.message",
-                     Post(peer, *found->second.express,
-                          Framed(FrameKind::kMessage, ToProto(message, found->second.said))));
+  EPD_FAILPOINT_SEND(
+      "worker.wire.message",
+      Post(peer, found->second, Framed(FrameKind::kMessage, ToProto(message, found->second.said))));
 }
 
-void Wire::Post(Incarnation peer, PeerStream& stream, const grpc::ByteBuffer& message) {
-  if (!corked_) return stream.Send(message);
-  stream.Enqueue(message);
-  if (unflushed_.empty() || unflushed_.back() != peer) unflushed_.push_back(peer);
+void Wire::Post(Incarnation id, Peer& peer, const grpc::ByteBuffer& message) {
+  if (peer.express == nullptr) {
+    node_streams_.Enqueue(id, message);
+  } else {
+    peer.express->Enqueue(message);
+  }
+  if (!corked_) return Flush(id, peer);
+  if (unflushed_.empty() || unflushed_.back() != id) unflushed_.push_back(id);
+}
+
+void Wire::Flush(Incarnation id, Peer& peer) {
+  if (peer.express == nullptr) return node_streams_.Flush(id);
+  peer.express->Flush();
 }
 
 void Wire::Flush() {
-  for (const Incarnation peer : unflushed_) {
-    const auto found = peers_.find(peer);
-    if (found != peers_.end()) found->second.express->Flush();
+  for (const Incarnation id : unflushed_) {
+    const auto found = peers_.find(id);
+    if (found != peers_.end()) Flush(id, found->second);
   }
   unflushed_.clear();
+}
+
+// What was said before a stream ended is taken before its end is: the inbox, which may have the end of another stream of the
+// same peer, is looked at first and stands last.
+std::vector<WireEvent> Wire::Take() {
+  std::vector<WireEvent> ends = inbox_->Take();
+  std::vector<WireEvent> events = node_streams_.Take();
+  std::move(ends.begin(), ends.end(), std::back_inserter(events));
+  return events;
 }
 
 absl::Status Wire::SendAhead(Incarnation peer, const PeerMessage& message, const StageToSend& stage,
@@ -167,7 +198,7 @@ absl::Status Wire::SendAhead(Incarnation peer, const PeerMessage& message, const
   const auto send = [&, &to = found->second] {
     to.said = said;
     to.traffic->sent_bytes.fetch_add(buffer->Length(), std::memory_order_relaxed);
-    Post(peer, *to.express, *buffer);
+    Post(peer, to, *buffer);
   };
   EPD_FAILPOINT_SEND("worker.wire.ahead", send());
   return absl::OkStatus();
@@ -189,7 +220,8 @@ void Wire::Send(RowsToSend rows) {
     auto outgoing = std::make_shared<OutgoingRows>(rows.operation, rows.stage, rows.expert_owner,
                                                    std::move(ranks), gate);
     const auto send = [&, &to = peer->second] {
-      if (rows.stage.said.stage_bytes <= kExpressBytes) return to.express->Send(outgoing);
+      const bool small = rows.stage.said.stage_bytes <= kExpressBytes;
+      if (small && to.express != nullptr) return to.express->Send(outgoing);
       task_thread_.Post([stream = to.bulk, outgoing] { stream->Send(outgoing); });
     };
     EPD_FAILPOINT_SEND("worker.wire.rows", send());
@@ -210,9 +242,10 @@ void Wire::Close(const PeerOperation& operation) {
 }
 
 void Wire::Forget(Incarnation peer) {
+  node_streams_.Forget(peer);
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;
-  found->second.express->Cancel();
+  if (found->second.express != nullptr) found->second.express->Cancel();
   found->second.bulk->Cancel();
   peers_.erase(found);
 }

@@ -3,19 +3,23 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/tls/credentials.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/peer_streams/held_rows.h"
 #include "daemon/worker/peer_streams/inbox.h"
+#include "daemon/worker/peer_streams/node_streams.h"
 #include "daemon/worker/peer_streams/outgoing_rows.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/peer_stream.h"
@@ -39,7 +43,8 @@ struct RowsToSend : StageToSend {
 };
 
 // Two streams to each worker, so that small operations do not wait behind large ones: one for
-// messages and small rows, one for large rows. Exec thread only; what comes in is in inbox().
+// messages and small rows, one for large rows. Messages to workers of this node go by sockets of their own (node_streams.h).
+// Exec thread only.
 class Wire {
  public:
   struct Options {
@@ -47,6 +52,8 @@ class Wire {
     Incarnation self;
     TlsFiles tls;        // None: plain.
     std::string secret;  // Of which those who call this worker have theirs; stream_proof.h.
+    // Somebody passes on what TakeEnds() has, and brings Adopt() what others have made. Without: all streams go by gRPC.
+    bool passes_ends = false;
   };
   explicit Wire(Options options);
   // What was sent is heard by every peer that answers within half a second, before it sees the end of a stream.
@@ -60,6 +67,9 @@ class Wire {
 
   // Connects to those that it is not connected with.
   void Meet(const std::vector<PeerWorker>& nodes);
+  // Ends of streams that Meet() has made, for workers of this node.
+  std::vector<NodeStreamEnd> TakeEnds() { return node_streams_.TakeEnds(); }
+  void Adopt(Incarnation peer, UniqueFd end) { node_streams_.Adopt(peer, std::move(end)); }
   void Send(Incarnation peer, const PeerMessage& message);
   // The same with what of the stage `destinations` get; it is copied.
   //   DATA_LOSS  the stage is damaged
@@ -79,6 +89,11 @@ class Wire {
   void Land(const RowsName& name, char* eager_buffer);
   void Drop(const RowsName& name) { held_rows_.erase(name); }
 
+  // Whether something has come; then at least one of ready_fds() is readable, or will be found so at the next look.
+  bool HasEvents() const { return !inbox_->empty() || node_streams_.IsReady(); }
+  std::vector<WireEvent> Take();
+  // Readable when something has come: the first once, the second for as long as it has not been taken.
+  std::array<int, 2> ready_fds() const { return {inbox_->wakeup_fd(), node_streams_.ready_fd()}; }
   Inbox& inbox() { return *inbox_; }
   // The peer's streams are lost: the next Meet() makes new ones.
   void Forget(Incarnation peer);
@@ -86,14 +101,15 @@ class Wire {
 
  private:
   struct Peer {
-    std::shared_ptr<PeerStream> express;
+    std::shared_ptr<PeerStream> express;  // Null: of this node, by node_streams_.
     std::shared_ptr<PeerStream> bulk;
     std::shared_ptr<NodeTraffic> traffic;
     LastSubject said = {};  // Last, on the express stream.
   };
   std::shared_ptr<PeerStream> Connect(const PeerWorker& node, uint32_t kind);
 
-  void Post(Incarnation peer, PeerStream& stream, const grpc::ByteBuffer& message);
+  void Post(Incarnation id, Peer& peer, const grpc::ByteBuffer& message);
+  void Flush(Incarnation id, Peer& peer);
   OnRefusedPeer TellRefused() const;
 
   const Options options_;
@@ -101,6 +117,7 @@ class Wire {
   const std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   RemoteRegions remote_regions_;
+  NodeStreams node_streams_;
   std::map<PeerOperation, std::shared_ptr<StageGate>> gates_;
   std::map<Incarnation, Peer> peers_;
   std::map<RowsName, HeldRows> held_rows_;

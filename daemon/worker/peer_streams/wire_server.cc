@@ -9,8 +9,8 @@
 #include "daemon/tls/proof.h"
 #include "daemon/tls/wire_secret.h"
 #include "daemon/worker/peer_streams/buffer_reader.h"
-#include "daemon/worker/peer_streams/held_rows.h"
-#include "daemon/worker/peer_streams/peer_message_codec.h"
+#include "daemon/worker/peer_streams/frame.h"
+#include "daemon/worker/peer_streams/frames_in.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
@@ -31,9 +31,6 @@ constexpr int kPingEveryMs = 1000;
 // of them were read.
 constexpr int kExpressWindowBytes = 8 << 20;
 constexpr int kExpressFrameBytes = 1 << 20;
-
-// A frame's pieces never need more.
-constexpr uint32_t kMaxPieces = 1 << 16;
 
 }  // namespace
 
@@ -80,35 +77,10 @@ class WireServer::Stream {
   void OnRead(bool ok) {
     if (!ok) return End(grpc::Status::OK);
     BufferReader reader(buffer_);
-    const bool several = greeted_ && reader.Peek<uint32_t>() == KindOf(FrameKind::kSeveral);
-    const grpc::Status problem = several ? TakeSeveral(reader) : Take(reader);
+    const grpc::Status problem = frames_.has_value() ? frames_->Take(reader) : TakeHello(reader);
     if (!problem.ok()) return End(problem);
     buffer_.Clear();
     stream_.Read(&buffer_, &read_);
-  }
-
-  static constexpr uint32_t KindOf(FrameKind kind) { return static_cast<uint32_t>(kind); }
-
-  grpc::Status Take(BufferReader& reader) {
-    const std::optional<uint32_t> kind = reader.Peek<uint32_t>();
-    if (!kind.has_value()) return Bad("an empty buffer");
-    if (*kind == KindOf(FrameKind::kRows) && greeted_) return TakeRows(reader);
-    if (*kind == KindOf(FrameKind::kRowsAhead) && greeted_) return TakeRowsAhead(reader);
-    if (*kind == KindOf(FrameKind::kMessage) && greeted_) return TakeMessage(reader);
-    if (*kind == KindOf(FrameKind::kHello) && !greeted_) return TakeHello(reader);
-    return Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
-  }
-
-  grpc::Status TakeSeveral(BufferReader& reader) {
-    uint32_t bytes = 0;
-    reader.Read(&bytes, sizeof bytes);  // The kind.
-    while (reader.left() > 0) {
-      std::optional<BufferReader> one;
-      if (reader.Read(&bytes, sizeof bytes)) one = reader.Split(bytes);
-      if (!one.has_value()) return Bad("several buffers, of which the last one is cut");
-      if (const grpc::Status problem = Take(*one); !problem.ok()) return problem;
-    }
-    return grpc::Status::OK;
   }
 
   void OnFinished(bool) {
@@ -117,12 +89,8 @@ class WireServer::Stream {
     loop.Over();
   }
 
-  static grpc::Status Bad(const std::string& what) {
-    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "got " + what);
-  }
-
   void End(const grpc::Status& status) {
-    if (greeted_) {
+    if (frames_.has_value()) {
       server_.Ended(this, peer_, kind_, status.error_message());
     } else if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
       server_.inbox_.Put(PeerRefused{absl::InvalidArgumentError(
@@ -167,16 +135,24 @@ class WireServer::Stream {
 
   grpc::Status TakeHello(BufferReader& reader) {
     EPD_FAILPOINT("worker.wire.greeted");
+    const std::optional<uint32_t> kind = reader.Peek<uint32_t>();
+    if (!kind.has_value()) return FramesIn::Bad("an empty buffer");
+    if (*kind != static_cast<uint32_t>(FrameKind::kHello)) {
+      return FramesIn::Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
+    }
     v1::WireHello hello;
-    if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("a hello that is none");
+    if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) {
+      return FramesIn::Bad("a hello that is none");
+    }
     if (server_.self_.secret.empty() ||
         !SameProof(hello.proof(), ProofOfStream(secret_, hello_, challenge_))) {
       return Stranger(absl::StrCat("a stream at ", context_.peer(),
                                    ", which says that it is of node ", node_,
                                    ", does not know what a formation tells its workers"));
     }
-    traffic_ = server_.traffic_.Of(node_);
-    greeted_ = true;
+    frames_.emplace(FramesIn::From{peer_, node_, server_.traffic_.Of(node_)},
+                    server_.remote_regions_,
+                    [&inbox = server_.inbox_](WireEvent event) { inbox.Put(std::move(event)); });
     server_.Greeted(this, peer_, kind_);
     return grpc::Status::OK;
   }
@@ -185,50 +161,6 @@ class WireServer::Stream {
   grpc::Status Stranger(const std::string& what) {
     server_.inbox_.Put(PeerRefused{absl::UnauthenticatedError(what)});
     return {grpc::StatusCode::UNAUTHENTICATED, what};
-  }
-
-  grpc::Status TakeMessage(BufferReader& reader) {
-    v1::WireMessage proto;
-    std::string bytes = reader.Rest(sizeof(uint32_t));
-    EPD_FAILPOINT_FLIP("worker.wire.bytes", bytes.data(), bytes.size());
-    if (!proto.ParseFromString(bytes)) return Bad("no message");
-    std::optional<PeerMessage> message = FromProto(proto, heard_);
-    if (!message.has_value() || message->step == LeaderStep::kRows) {
-      return Bad(absl::StrCat("a message of step ", proto.step()));
-    }
-    server_.inbox_.Put(PeerSaid{peer_, *std::move(message)});
-    return grpc::Status::OK;
-  }
-
-  grpc::Status TakeRowsAhead(BufferReader& reader) {
-    traffic_->received_bytes.fetch_add(reader.left(), std::memory_order_relaxed);
-    std::optional<RowsMessage> read = ReadRowsAhead(reader, heard_);
-    if (!read.has_value()) return Bad("rows ahead of an announce that are none");
-    server_.inbox_.Put(PeerSaid{peer_, std::move(read->message), std::move(read->rows)});
-    return grpc::Status::OK;
-  }
-
-  grpc::Status TakeRows(BufferReader& reader) {
-    traffic_->received_bytes.fetch_add(reader.left(), std::memory_order_relaxed);
-    RowsFrame frame;
-    if (!reader.Read(&frame, sizeof frame) || frame.num_pieces > kMaxPieces) return Bad("no rows");
-    std::vector<RowsPiece> pieces(frame.num_pieces);
-    if (!reader.Read(pieces.data(), pieces.size() * sizeof(RowsPiece))) return Bad("no pieces");
-    switch (server_.remote_regions_.Land(peer_, frame, pieces, reader.Parts())) {
-      case RemoteRegions::Outcome::kBad:
-        return Bad(absl::StrCat("rows of rank ", frame.rank, " outside of their region"));
-      case RemoteRegions::Outcome::kForeign:
-        return Stranger(absl::StrCat("node ", node_, " sends rows of rank ", frame.rank,
-                                     ", which another worker serves"));
-      case RemoteRegions::Outcome::kComplete:
-        server_.inbox_.Put(RowsCame{
-            {GroupId(frame.group), Formation(frame.formation), frame.number}, Rank(frame.rank)});
-        return grpc::Status::OK;
-      case RemoteRegions::Outcome::kMore:
-      case RemoteRegions::Outcome::kDropped:
-        return grpc::Status::OK;
-    }
-    return grpc::Status::OK;
   }
 
   WireServer& server_;
@@ -244,11 +176,9 @@ class WireServer::Stream {
   std::string node_;
   std::string secret_;     // Of the caller and this worker.
   std::string challenge_;  // What the caller's proof is to be about.
-  bool greeted_ = false;
   Incarnation peer_;
   uint32_t kind_ = 0;
-  std::shared_ptr<NodeTraffic> traffic_;  // Once greeted.
-  LastSubject heard_;                     // Last.
+  std::optional<FramesIn> frames_;  // Once it has said hello.
 };
 
 WireServer::WireServer(Self self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic)

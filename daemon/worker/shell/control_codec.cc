@@ -145,7 +145,8 @@ v1::NeighbourMessage NeighbourToProto(const NeighbourMessage& message) {
 absl::StatusOr<NeighbourMessage> NeighbourFromProto(const v1::NeighbourMessage& message,
                                                     std::vector<UniqueFd> fds) {
   const bool bare = message.has_greeting() && !message.greeting().problem().empty();
-  if (message.body_case() == v1::NeighbourMessage::BODY_NOT_SET || fds.size() != (bare ? 0u : 1u)) {
+  const bool known = message.has_greeting() || message.has_arena();
+  if (!known || fds.size() != (bare ? 0u : 1u)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a neighbour's message of kind ", static_cast<int>(message.body_case()),
                      " with ", fds.size(), " descriptors, expected ", bare ? 0 : 1,

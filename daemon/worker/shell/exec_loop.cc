@@ -126,7 +126,10 @@ absl::Status ExecLoop::SetUp() {
   if (status = performer_.arenas().Start(); !status.ok()) return status;
   status = Watch(epoll_.get(), performer_.arenas().ready_fd(), kPages, EPOLLIN, EPOLL_CTL_ADD);
   if (!status.ok() || wire_ == nullptr) return status;
-  return Watch(epoll_.get(), wire_->inbox().wakeup_fd(), kWire, EPOLLIN | EPOLLET, EPOLL_CTL_ADD);
+  const auto [once, while_ready] = wire_->ready_fds();
+  status = Watch(epoll_.get(), once, kWire, EPOLLIN | EPOLLET, EPOLL_CTL_ADD);
+  if (!status.ok()) return status;
+  return Watch(epoll_.get(), while_ready, kWire, EPOLLIN, EPOLL_CTL_ADD);
 }
 
 absl::Status ExecLoop::Run() {
@@ -204,10 +207,10 @@ bool ExecLoop::ScanSessions() {
 }
 
 bool ExecLoop::TakeWire() {
-  if (wire_ == nullptr || wire_->inbox().empty()) return false;
+  if (wire_ == nullptr || !wire_->HasEvents()) return false;
   const absl::Time now = Now();
   performer_.EndSetsWithoutPages(now);
-  for (WireEvent& event : wire_->inbox().Take()) {
+  for (WireEvent& event : wire_->Take()) {
     if (auto* said = std::get_if<PeerSaid>(&event)) {
       performer_.Hear(std::move(*said), now);
     } else if (const auto* came = std::get_if<RowsCame>(&event)) {

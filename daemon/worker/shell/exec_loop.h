@@ -75,6 +75,8 @@ class ExecLoop {
   // Figures between ranks, as far as they fit into the message.
   void AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnapshot& out) const;
   void SendMadeIds();
+  // Ends of streams for other workers of this node.
+  void SendStreamEnds();
   void Send(const v1::FromWorker& message);
   // Leaves a message of epd's out and says so: what it asks for does not happen, and this worker lives on.
   void LeaveOut(absl::string_view what);

@@ -149,7 +149,10 @@ void ExecLoop::Handle(const v1::StartTenant& message) {
   if (status.ok()) status = CheckServed(*start);
   if (status.ok()) status = performer_.AddTenant(*start, Now());
   if (status.ok()) {
-    if (wire_ != nullptr) wire_->Meet(start->nodes);
+    if (wire_ != nullptr) {
+      wire_->Meet(start->nodes);
+      SendStreamEnds();
+    }
     status = exchange_.StartTenant(*std::move(start), Now());
   }
   if (status.ok()) return;  // TenantReady is an effect.
@@ -209,7 +212,19 @@ void ExecLoop::Handle(const v1::InitCommunicator& message) {
   Send(reply);
 }
 
+void ExecLoop::SendStreamEnds() {
+  for (const NodeStreamEnd& end : wire_->TakeEnds()) {
+    v1::FromWorker message;
+    message.mutable_neighbour()->set_worker(end.peer.value);
+    message.mutable_neighbour()->mutable_stream();
+    Fail(epd_.Send(message, {end.socket.get()}));
+  }
+}
+
 void ExecLoop::Handle(const v1::NeighbourMessage& message, std::vector<UniqueFd> fds) {
+  if (message.has_stream() && wire_ != nullptr && fds.size() == 1) {
+    return wire_->Adopt(Incarnation(message.worker()), std::move(fds[0]));
+  }
   absl::StatusOr<NeighbourMessage> heard = NeighbourFromProto(message, std::move(fds));
   if (!heard.ok()) return LeaveOut(heard.status().message());
   for (const std::unique_ptr<Backend>& backend : backends_) {

@@ -222,7 +222,8 @@ std::unique_ptr<Wire> StartWire(const v1::WorkerHello& hello, const TlsFiles& tl
   Wire::Options options{.node = hello.node(),
                         .self = Incarnation(hello.worker_incarnation()),
                         .tls = tls,
-                        .secret = hello.wire_secret()};
+                        .secret = hello.wire_secret(),
+                        .passes_ends = true};
   if (local) options.tls = {};
   auto wire = std::make_unique<Wire>(std::move(options));
   absl::StatusOr<std::string> bound =

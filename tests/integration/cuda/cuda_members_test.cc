@@ -5,9 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -90,6 +96,61 @@ TEST_P(CudaManyMembers, EveryRankGetsWhatPlainLoopsGive) {
                           [=](uint32_t rank) { return OnOneOf(num_devices, rank); });
   EXPECT_THAT(FinishAll(ranks), Each(""));
   EXPECT_EQ(gpu_.CountNcclMarks('r'), 0);
+}
+
+// How many of a process's sockets are one end of two that are connected on this machine.
+int NumLocalConnections(pid_t pid) {
+  const std::string of_process = "/proc/" + std::to_string(pid);
+  std::set<std::string> connected;
+  std::ifstream table(of_process + "/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string word;
+    std::string state;
+    for (int column = 0; column < 7 && words >> word; ++column) {
+      if (column == 5) state = word;
+    }
+    if (state == "03") connected.insert("socket:[" + word + "]");
+  }
+  int count = 0;
+  for (const auto& fd : std::filesystem::directory_iterator(of_process + "/fd")) {
+    std::error_code gone;
+    if (connected.contains(std::filesystem::read_symlink(fd.path(), gone).string())) ++count;
+  }
+  return count;
+}
+
+// The test's results say how long an exchange of five operations took on average: leader_messages_us, of each rank the last.
+TEST_P(CudaManyMembers, WorkersSpeakWithEachOtherBySocketsOfTheirOwn) {
+  const uint32_t num_devices = GetParam();
+  std::string all = "0";
+  for (uint32_t i = 1; i < num_devices; ++i) all += "," + std::to_string(i);
+  setenv("EPD_FAKE_CUDA", ("devices=" + std::to_string(num_devices)).c_str(), 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=" + all});
+  const ExchangeCase c{
+      .num_ranks = num_devices, .num_experts = num_devices, .worker_executor = true};
+  auto ranks = StartRanks(
+      daemon.socket_path(), c,
+      [](JoinedRank& joined, Link& link) -> std::string {
+        if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+        constexpr int kSteps = 40;
+        const auto began = std::chrono::steady_clock::now();
+        for (int step = 0; step < kSteps; ++step) {
+          if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+        }
+        const auto took = (std::chrono::steady_clock::now() - began) / kSteps;
+        link.Say(std::to_string(took / std::chrono::microseconds(1)));
+        link.Hear();
+        return joined.rank->Leave().message;
+      },
+      [=](uint32_t rank) { return OnOneOf(num_devices, rank); });
+  for (const auto& rank : ranks) RecordProperty("leader_messages_us", rank->link().Hear());
+  for (uint32_t i = 0; i < num_devices; ++i) {
+    EXPECT_EQ(NumLocalConnections(daemon.worker_pid("cuda:" + std::to_string(i))), num_devices)
+        << "one to epd, and one to each other worker";
+  }
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 TEST_F(CudaMembers, TwoTenantsOfAGroupReadEachTheirOwnRows) {

@@ -1,0 +1,277 @@
+// Goal: workers of one node hear each other's messages in order, by sockets whose ends somebody else passes on; what was said
+// last is heard before the end; a stream that is lost is told once, and a new one does not mix with it.
+#include "daemon/worker/peer_streams/node_streams.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "daemon/tls/wire_secret.h"
+#include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/wire.h"
+
+namespace epd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kLimit = absl::Seconds(30);
+constexpr Incarnation kLeft(11);
+constexpr Incarnation kRight(22);
+constexpr const char* kSecret = "of each worker here";
+constexpr const char* kNode = "n0";
+
+// Two workers of one node, between which the test is epd.
+class NodeStreamsTest : public ::testing::Test {
+ protected:
+  NodeStreamsTest() {
+    left_ = Make(kLeft, left_address_);
+    right_ = Make(kRight, right_address_);
+  }
+  static std::unique_ptr<Wire> Make(Incarnation self, std::string& address) {
+    GiveEachLoopItsThreads();
+    auto wire = std::make_unique<Wire>(Wire::Options{
+        .node = kNode, .self = self, .tls = {}, .secret = kSecret, .passes_ends = true});
+    const absl::StatusOr<std::string> bound = wire->Listen("127.0.0.1:0", "");
+    EXPECT_TRUE(bound.ok()) << bound.status();
+    if (bound.ok()) address = *bound;
+    return wire;
+  }
+  void LeftMeets() { left_->Meet({Peer(kRight, right_address_, kLeft)}); }
+  void RightMeets() { right_->Meet({Peer(kLeft, left_address_, kRight)}); }
+  // Passes on what the left one has made.
+  void Pass() {
+    for (NodeStreamEnd& end : left_->TakeEnds()) {
+      EXPECT_EQ(end.peer, kRight);
+      right_->Adopt(kLeft, std::move(end.socket));
+    }
+    EXPECT_TRUE(right_->TakeEnds().empty()) << "both have made a pair";
+  }
+  static PeerWorker Peer(Incarnation to, const std::string& address, Incarnation from) {
+    return {NodeId{kNode}, to, address, WorkerName{}, SecretOfPair(kSecret, from, to)};
+  }
+  static void Say(Wire& wire, Incarnation to, uint64_t number) {
+    PeerMessage message;
+    message.step = LeaderStep::kPublished;
+    message.number = number;
+    wire.Send(to, message);
+  }
+
+  std::string left_address_;
+  std::string right_address_;
+  std::unique_ptr<Wire> left_;
+  std::unique_ptr<Wire> right_;
+};
+
+std::string Show(const WireEvent& event) {
+  if (const auto* said = std::get_if<PeerSaid>(&event)) {
+    return absl::StrCat(said->peer.value, " said ", said->message.number);
+  }
+  if (const auto* gone = std::get_if<PeerGone>(&event)) {
+    return absl::StrCat(gone->peer.value, " gone: ", gone->cause.message());
+  }
+  return "something else";
+}
+
+// The next `count` events, or those that came within the limit.
+std::vector<std::string> Next(Wire& wire, size_t count) {
+  std::vector<std::string> shown;
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (shown.size() < count && absl::Now() < deadline) {
+    for (const WireEvent& event : wire.Take()) shown.push_back(Show(event));
+    if (shown.size() >= count) break;
+    const auto [once, while_ready] = wire.ready_fds();
+    pollfd bells[] = {{once, POLLIN, 0}, {while_ready, POLLIN, 0}};
+    poll(bells, 2, 10);
+  }
+  return shown;
+}
+
+TEST_F(NodeStreamsTest, MessagesGoBothWaysAlsoThoseThatWereSaidBeforeTheEndHasCome) {
+  RightMeets();
+  Say(*right_, kLeft, 1);
+  Say(*right_, kLeft, 2);
+  LeftMeets();
+  Say(*left_, kRight, 3);
+  EXPECT_THAT(left_->Take(), IsEmpty()) << "before epd has passed the end on";
+  Pass();
+  EXPECT_THAT(Next(*left_, 2), ElementsAre("22 said 1", "22 said 2"));
+  EXPECT_THAT(Next(*right_, 1), ElementsAre("11 said 3"));
+  Say(*right_, kLeft, 4);
+  EXPECT_THAT(Next(*left_, 1), ElementsAre("22 said 4"));
+}
+
+TEST_F(NodeStreamsTest, WhoHasNotMetTheOtherHearsItAllTheSame) {
+  LeftMeets();
+  Say(*left_, kRight, 1);
+  Pass();
+  EXPECT_THAT(Next(*right_, 1), ElementsAre("11 said 1"));
+  RightMeets();
+  Say(*right_, kLeft, 2);
+  EXPECT_THAT(Next(*left_, 1), ElementsAre("22 said 2"));
+}
+
+TEST_F(NodeStreamsTest, MoreThanASocketHoldsIsCountedAndArrivesInOrder) {
+  LeftMeets();
+  Pass();
+  constexpr uint64_t kLast = 30'000;
+  left_->Cork();
+  for (uint64_t number = 1; number <= kLast; ++number) Say(*left_, kRight, number);
+  left_->Flush();
+  const auto traffic = left_->traffic().all();
+  EXPECT_EQ(traffic.at(kNode)->queued_messages.load(), kLast);
+  std::vector<std::string> heard;
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (heard.size() < kLast && absl::Now() < deadline) {
+    for (const WireEvent& event : right_->Take()) heard.push_back(Show(event));
+    EXPECT_THAT(left_->Take(), IsEmpty());  // It sends on.
+  }
+  ASSERT_EQ(heard.size(), kLast);
+  for (uint64_t number = 1; number <= kLast; ++number) {
+    ASSERT_EQ(heard[number - 1], absl::StrCat("11 said ", number));
+  }
+  EXPECT_EQ(traffic.at(kNode)->queued_messages.load(), 0u);
+}
+
+TEST_F(NodeStreamsTest, LastWordsAreHeardBeforeTheEndOfAnyStream) {
+  LeftMeets();
+  RightMeets();
+  Pass();
+  Say(*right_, kLeft, 1);
+  EXPECT_THAT(Next(*left_, 1), ElementsAre("22 said 1"));
+  for (uint64_t number = 1; number <= 30; ++number) Say(*left_, kRight, number);
+  left_.reset();
+  const std::vector<std::string> heard = Next(*right_, 31);
+  ASSERT_GE(heard.size(), 31u);
+  for (uint64_t number = 1; number <= 30; ++number) {
+    EXPECT_EQ(heard[number - 1], absl::StrCat("11 said ", number));
+  }
+  EXPECT_THAT(heard[30], HasSubstr("11 gone: "));
+}
+
+TEST_F(NodeStreamsTest, AfterALossBothAreToldAndANewStreamIsMade) {
+  LeftMeets();
+  RightMeets();
+  Pass();
+  Say(*left_, kRight, 1);
+  EXPECT_THAT(Next(*right_, 1), ElementsAre("11 said 1"));
+  right_->Forget(kLeft);
+  EXPECT_THAT(Next(*left_, 1), ElementsAre("22 gone: its stream within this node has ended: the "
+                                           "other side has closed it"));
+  Say(*left_, kRight, 2);  // Its loss has been told.
+  left_->Forget(kRight);
+  RightMeets();
+  Say(*right_, kLeft, 3);
+  LeftMeets();
+  Say(*left_, kRight, 4);
+  Pass();
+  EXPECT_THAT(Next(*right_, 1), ElementsAre("11 said 4"));
+  EXPECT_THAT(Next(*left_, 1), ElementsAre("22 said 3"));
+}
+
+TEST_F(NodeStreamsTest, ANewEndWaitsUntilTheOldStreamIsForgotten) {
+  LeftMeets();
+  RightMeets();
+  Pass();
+  Say(*left_, kRight, 1);
+  left_->Forget(kRight);
+  LeftMeets();
+  Say(*left_, kRight, 2);
+  Pass();  // Before the right one has looked at the old stream's end.
+  const std::vector<std::string> heard = Next(*right_, 2);
+  ASSERT_EQ(heard.size(), 2u);
+  EXPECT_EQ(heard[0], "11 said 1");
+  EXPECT_THAT(heard[1], HasSubstr("11 gone"));
+  right_->Forget(kLeft);
+  EXPECT_THAT(Next(*right_, 1), ElementsAre("11 said 2"));
+}
+
+// ---- one side ----
+
+// What a worker's streams say of bytes that a peer has written into its end.
+class HostilePeerTest : public ::testing::Test {
+ protected:
+  HostilePeerTest() {
+    streams_.Meet(kRight, std::make_shared<NodeTraffic>());
+    std::vector<NodeStreamEnd> ends = streams_.TakeEnds();
+    EXPECT_EQ(ends.size(), 1u);
+    if (!ends.empty()) end_ = std::move(ends[0].socket);
+  }
+  void Write(const std::string& bytes) const {
+    EXPECT_EQ(send(end_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  static std::string Word(uint32_t value) {
+    std::string bytes(sizeof value, '\0');
+    std::memcpy(bytes.data(), &value, sizeof value);
+    return bytes;
+  }
+  std::vector<std::string> Told() {
+    std::vector<std::string> told;
+    for (const WireEvent& event : streams_.Take()) told.push_back(Show(event));
+    return told;
+  }
+
+  RemoteRegions regions_;
+  NodeStreams streams_{kNode, kLeft, regions_};
+  UniqueFd end_;
+};
+
+TEST_F(HostilePeerTest, AMessageThatIsTooLongEndsItsStream) {
+  Write(Word(NodeStreams::kMaxBytes + 1));
+  EXPECT_THAT(Told(), ElementsAre(HasSubstr("ended: got a message of 16777217 bytes, at most "
+                                            "16777216")));
+  EXPECT_THAT(Told(), IsEmpty()) << "told twice";
+}
+
+TEST_F(HostilePeerTest, WhatIsNoMessageEndsItsStream) {
+  Write(Word(4) + Word(99));
+  EXPECT_THAT(Told(), ElementsAre(HasSubstr("got a buffer of kind 99 that has no place here")));
+}
+
+TEST_F(HostilePeerTest, AnEmptyMessageEndsItsStream) {
+  Write(Word(0));
+  EXPECT_THAT(Told(), ElementsAre(HasSubstr("got an empty buffer")));
+}
+
+TEST_F(HostilePeerTest, APartOfAMessageIsNone) {
+  Write(Word(1000) + Word(2) + "and no more");
+  EXPECT_THAT(Told(), IsEmpty());
+  end_.reset();
+  EXPECT_THAT(Told(), ElementsAre(HasSubstr("the other side has closed it")));
+}
+
+TEST(NodeStreamsAloneTest, WithoutADescriptorThePeerIsToldToBeGone) {
+  RemoteRegions regions;
+  NodeStreams streams(kNode, kLeft, regions);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  streams.Meet(kRight, std::make_shared<NodeTraffic>());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(streams.IsReady());
+  const std::vector<WireEvent> told = streams.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(Show(told[0]), HasSubstr("22 gone: its stream within this node has ended: "
+                                       "socketpair: Too many open files"));
+}
+
+}  // namespace
+}  // namespace epd
