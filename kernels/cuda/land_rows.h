@@ -3,14 +3,15 @@
 //
 //   IndexLandings   whose slot is whose; which landings are sound; marks cleared
 //   MarkLandings    each entry claims its slot
-//   VerifyMarks     every live slot has been claimed
+//   VerifyMarks     every live slot of a source that lands has been claimed
 //   ZeroPadding     zeros in padding and tail; everywhere on a fault
 //   ExpandLandings  rows and weights, each row read once
 //
 // Landings are written by other processes. Whatever stands in them, nothing outside the receive
 // buffer is written and nothing behind a landing's max_rows is read; and before anything is expanded
 // it is known that each source fills exactly the slots that the counts give it, so no slot keeps
-// old bytes. A landing that changes afterwards can only change the values of its sender's own rows.
+// old bytes. A landing that changes afterwards can only change the values of its sender's own rows. Slots of a source that is
+// read where it lies are left as they are, and no landing may claim one.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ namespace epd::cuda {
 struct LandingSource {
   const std::uint8_t* base = nullptr;  // aligned to 64 bytes
   std::uint64_t bytes = 0;
-  std::int64_t max_rows = 0;
+  std::int64_t max_rows = 0;  // or kReadWhereTheyLie
 };
 
 // One route of one landed row; also the number that claims a slot.
@@ -113,7 +114,7 @@ struct IndexLandings {
   EPD_HOST_DEVICE static void OpenSource(const Args& args, std::int32_t s) {
     const LandingSource& source = args.sources[s];
     args.num_rows[s] = 0;
-    if (source.max_rows == 0) return;
+    if (source.max_rows == 0 || source.max_rows == kReadWhereTheyLie) return;
     if (source.base == nullptr ||
         source.bytes < LandingBytes(source.max_rows, args.TopK(), args.row_bytes)) {
       return Note(args.report, KernelFault::kStageTruncated, s);
@@ -174,7 +175,9 @@ struct VerifyMarks {
   EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
     const std::int64_t slot = thread.unit * thread.num_threads + thread.index;
     if (slot >= args.capacity || !Gate{args.gate.status, nullptr}.Open()) return;
-    if (args.index.SourceOf(slot) >= 0 && args.marks[slot] < 0) {
+    const std::int32_t source = args.index.SourceOf(slot);
+    if (source < 0 || args.sources[source].max_rows == kReadWhereTheyLie) return;
+    if (args.marks[slot] < 0) {
       Note(args.report, KernelFault::kStageRouteCount, slot);
     }
   }

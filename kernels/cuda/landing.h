@@ -38,6 +38,10 @@ struct LandingEntry {
 };
 static_assert(sizeof(LandingEntry) == 8);
 
+// In place of max_rows, on both sides: rows of this pair do not land. The receiver reads them where they lie, with a push of
+// its own (push_direct.h).
+inline constexpr std::int64_t kReadWhereTheyLie = -1;
+
 // Rows that `source` lands at `destination`, at most.
 EPD_HOST_DEVICE inline std::int64_t LandingBound(const RoutingSpec& spec,
                                                  const std::int32_t* counts, std::int32_t source,

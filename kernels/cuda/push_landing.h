@@ -44,7 +44,7 @@ struct DestinationColumn {
 struct LandingTarget {
   std::uint8_t* base = nullptr;  // aligned to 64 bytes
   std::uint64_t bytes = 0;
-  std::int64_t max_rows = 0;
+  std::int64_t max_rows = 0;  // or kReadWhereTheyLie
 };
 
 struct PushLandingArgs {
@@ -152,6 +152,7 @@ struct OpenLandings {
   // Offset of the rows, or 0 where nothing may be written.
   EPD_HOST_DEVICE static std::uint64_t OpenOne(const Args& args, std::int32_t d) {
     const LandingTarget& target = args.targets[d];
+    if (target.max_rows == kReadWhereTheyLie) return 0;
     if (args.num_landed[d] == 0 && target.base == nullptr) return 0;
     if (args.num_landed[d] > target.max_rows ||
         LandingBytes(target.max_rows, args.spec.top_k, args.row_bytes) > target.bytes) {

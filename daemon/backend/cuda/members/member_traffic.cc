@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "kernels/cuda/landing.h"
 #include "kernels/recv_layout.h"
@@ -21,7 +22,11 @@ constexpr uint64_t Aligned(uint64_t bytes) {
 class Planner {
  public:
   Planner(const TrafficShape& shape, const int32_t* counts, int self)
-      : shape_(shape), spec_(shape.spec), counts_(counts), self_(self) {}
+      : shape_(shape), spec_(shape.spec), counts_(counts), self_(self) {
+    for (size_t rank = 0; rank < shape.mapped.size(); ++rank) {
+      if (shape.mapped[rank]) mapped_.insert(shape.member_of_rank[rank]);
+    }
+  }
 
   MemberTraffic Run() {
     switch (shape_.kind) {
@@ -48,6 +53,10 @@ class Planner {
 
   int MemberOf(int32_t rank) const { return shape_.member_of_rank[static_cast<size_t>(rank)]; }
 
+  // Whether rows of the two go to each other without being sent or landed; of one member, between its own ranks.
+  bool Reads(int a, int b) const { return mapped_.contains(a) && mapped_.contains(b); }
+  bool Sends(int a, int b) const { return a != b && !Reads(a, b); }
+
   // Bytes of `rank`, from its member to another one; nothing where this is neither.
   void Add(int32_t rank, int to, TrafficPlace place, uint64_t offset, uint64_t bytes) {
     const int from = MemberOf(rank);
@@ -66,7 +75,7 @@ class Planner {
     const int last = *std::max_element(members.begin(), members.end());
     for (int32_t rank = 0; rank < spec_.num_ranks; ++rank) {
       for (int member = 0; member <= last; ++member) {
-        if (member == MemberOf(rank)) continue;
+        if (!Sends(MemberOf(rank), member)) continue;
         Add(rank, member, TrafficPlace::kCounts, static_cast<uint64_t>(rank) * row, row);
       }
     }
@@ -77,7 +86,7 @@ class Planner {
       for (int32_t destination = 0; destination < spec_.num_ranks; ++destination) {
         traffic_.landings.push_back(Landing(source, destination));
         const LandingPlaceOnDevice& place = traffic_.landings.back();
-        if (MemberOf(source) == MemberOf(destination)) continue;
+        if (!Sends(MemberOf(source), MemberOf(destination))) continue;
         Add(source, MemberOf(destination), TrafficPlace::kLanding, place.offset, place.bytes);
       }
     }
@@ -92,6 +101,7 @@ class Planner {
 
   LandingPlaceOnDevice Landing(int32_t source, int32_t destination) {
     if (MemberOf(source) != self_ && MemberOf(destination) != self_) return {};
+    if (Reads(MemberOf(source), MemberOf(destination))) return {.max_rows = kReadWhereTheyLie};
     const int64_t rows = LandedRows(source, destination);
     if (rows == 0) return {};
     const LandingPlaceOnDevice place = {traffic_.landing_bytes,
@@ -100,8 +110,8 @@ class Planner {
     return place;
   }
 
-  // The slots of a rank's stage, `capacity` long, that ranks of each other member have filled, one behind the
-  // other where they touch: RecvLayout's order, walked once.
+  // The slots of a rank's stage, `capacity` long, that ranks of each member to which they are sent have filled, one behind
+  // the other where they touch: RecvLayout's order, walked once.
   std::map<int, std::vector<SlotRun>> RunsOf(int32_t source, int64_t capacity) const {
     std::map<int, std::vector<SlotRun>> runs;
     const ExpertRange range = OwnedExpertRange(spec_, source);
@@ -113,7 +123,7 @@ class Planner {
         const int64_t begin = std::min(at, capacity);
         at += RowsOf(spec_, counts_, rank, e);
         const int64_t end = std::min(at, capacity);
-        if (end == begin || MemberOf(rank) == MemberOf(source)) continue;
+        if (end == begin || !Sends(MemberOf(source), MemberOf(rank))) continue;
         std::vector<SlotRun>& of_member = runs[MemberOf(rank)];
         if (!of_member.empty() && of_member.back().end == begin) {
           of_member.back().end = end;
@@ -189,6 +199,7 @@ class Planner {
   const RoutingSpec& spec_;
   const int32_t* const counts_;
   const int self_;
+  std::set<int> mapped_;  // Members that read each other, this one among them.
   MemberTraffic traffic_;
 };
 

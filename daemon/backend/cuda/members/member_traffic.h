@@ -2,11 +2,12 @@
 //
 // A communicator has one member per worker, and a worker may serve several ranks. Every worker computes
 // its own list from the same numbers (spec, counts, tokens, capacities), so a pair of members has the same
-// sizes in the same order on both sides, and nothing is exchanged but rows:
+// sizes in the same order on both sides, and nothing is exchanged but rows. Two members that read each other's memory
+// (direct_peers.h) send each other nothing:
 //
 //   prepare            each rank's row of counts, to every other member
 //   scatter            a landing (kernels/cuda/landing.h) per source and destination rank, as long as the
-//                      tokens that go there, each once; ranks of one worker use landings, too
+//                      tokens that go there, each once; ranks of one worker use landings, too, unless it reads others
 //   gather             the slots of a rank's stage that belong to ranks of the other member, one message of
 //                      rows and then weights (kernels/cuda/pack_rows.h), to where that rank's image is
 //                      there; slots behind the capacity are dropped
@@ -21,7 +22,7 @@
 
 namespace epd::cuda {
 
-// Equal on all members. `spec` borrows the experts' owners.
+// Equal on all members, but for what is said of the last two. `spec` borrows the experts' owners.
 struct TrafficShape {
   shm::Kind kind = shm::Kind::kPrepare;
   RoutingSpec spec;
@@ -32,6 +33,9 @@ struct TrafficShape {
   // Of a scatter, [R, R]: tokens of each rank that go to each, once each. A member knows those with a rank of its own; the
   // others may be anything. Empty on all members: as many as the counts allow, beyond which no number here goes.
   std::vector<uint32_t> tokens_between = {};
+  // [R] whether the rank's region is within reach of this member's device: its own ranks, and those of members that read its
+  // ranks' regions as well. Empty: it reads no other member.
+  std::vector<bool> mapped = {};
 };
 
 enum class TrafficPlace {
@@ -54,8 +58,8 @@ struct Transfer {
 
 struct LandingPlaceOnDevice {
   uint64_t offset = 0;
-  uint64_t bytes = 0;  // 0: no rows, or of no rank of this member.
-  int64_t max_rows = 0;
+  uint64_t bytes = 0;    // 0: no rows, or of no rank of this member.
+  int64_t max_rows = 0;  // kReadWhereTheyLie: there is none, the rows are read.
 };
 
 // What goes of a rank's stage to other members or, of another member's rank, comes to this one.

@@ -3,6 +3,7 @@
 // first byte beyond any buffer is an error.)
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cuda/land_rows.h"
@@ -118,6 +119,26 @@ TEST_F(HostileLandingTest, SlotsOfOthersAreRefused) {
     ExpectFault(KernelFault::kStageRouteSlot);
   }
   Entry(1, 0, 0)->slot = 0x7fffffff;
+  ExpectFault(KernelFault::kStageRouteSlot);
+}
+
+// A push of the receiver's own fills them, out of the source's stage.
+TEST_F(HostileLandingTest, SlotsOfASourceThatIsReadWhereItsRowsLieAreLeftAndRefusedToOthers) {
+  sources_[1] = {nullptr, 0, kReadWhereTheyLie};
+  EXPECT_TRUE(Land().ok());
+  const auto capacity = static_cast<std::int64_t>(recv_->weights.size());
+  reference::Bytes want =
+      reference::Scatter(problem_, 0, rows_, weights_, kRowBytes, capacity).rows;
+  std::int64_t of_source = -1;
+  for (std::int64_t slot = 0; slot < capacity; ++slot) {
+    if (recv_->args.index.SourceOf(slot) != 1) continue;
+    of_source = slot;
+    std::fill_n(want.begin() + slot * static_cast<std::int64_t>(kRowBytes), kRowBytes, 0xee);
+  }
+  ASSERT_GE(of_source, 0);
+  EXPECT_EQ(recv_->rows.Copy(), want);
+  ASSERT_EQ(Entry(2, 0, 2)->slot, -1);
+  Entry(2, 0, 2)->slot = static_cast<std::int32_t>(of_source);
   ExpectFault(KernelFault::kStageRouteSlot);
 }
 

@@ -265,6 +265,23 @@ TEST_F(TwoRanksTest, ABadStatusPushesNothingAndLeavesZeros) {
   EXPECT_EQ(recv.weights, std::vector<float>(8, 0.0f));
 }
 
+TEST_F(TwoRanksTest, APushToARankThatReadsTheRowsItselfLandsNothing) {
+  const DeviceTensors tensors(inputs_.rows, inputs_.weights);
+  Landings landings(*plans_, 2, kRowBytes);
+  ReportWord report = kNoReport;
+  std::vector<LandingTarget> targets = landings.TargetsOf(0);
+  targets[1] = {nullptr, 0, kReadWhereTheyLie};
+  const RoutingPlanView& view = plans_->View(0);
+  PushLandingArgs push =
+      LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
+  const Region scratch = MakeScratch(
+      [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
+  Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
+  EXPECT_EQ(report, kNoReport);
+  EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+  EXPECT_NE(landings.At(0, 0).Copy(), reference::Bytes(landings.At(0, 0).size(), 0xee));
+}
+
 // What the landing held before is not taken for this operation's.
 TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothingButAHeaderOfZeros) {
   const DeviceTensors tensors(inputs_.rows, inputs_.weights);

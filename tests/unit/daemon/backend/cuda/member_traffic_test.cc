@@ -356,6 +356,46 @@ TEST(MemberTrafficTest, WhatAMessageHasIsFoundBySlotAndNoOtherSlotIs) {
   }
 }
 
+// Each on its node: what is planned for members elsewhere is as without it.
+TEST(MemberTrafficTest, MembersThatReadEachOtherSendNothingAndAllElseIsTheSame) {
+  for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
+    Problem problem(seed);
+    const int num_ranks = problem.shape.spec.num_ranks;
+    for (const Call& call : kCalls) {
+      for (int m = 0; m < problem.num_members(); ++m) {
+        const auto near = [m](int member) { return member % 2 == m % 2; };
+        problem.shape.mapped.clear();
+        std::vector<Transfer> between_nodes;
+        const MemberTraffic all = problem.Plan(call.kind, call.has_weights, m);
+        for (const Transfer& t : all.transfers) {
+          if (!near(t.peer)) between_nodes.push_back(t);
+        }
+        for (int r = 0; r < num_ranks; ++r) {
+          problem.shape.mapped.push_back(near(problem.MemberOf(r)));
+        }
+        const MemberTraffic some = problem.Plan(call.kind, call.has_weights, m);
+        ASSERT_EQ(some.transfers.size(), between_nodes.size()) << "seed " << seed;
+        for (size_t i = 0; i < some.transfers.size(); ++i) {
+          Transfer moved = some.transfers[i];
+          moved.offset = between_nodes[i].offset;
+          EXPECT_EQ(moved, between_nodes[i]);
+        }
+        EXPECT_LE(some.landing_bytes, all.landing_bytes);
+        EXPECT_LE(some.message_bytes, all.message_bytes);
+        for (size_t i = 0; i < some.landings.size(); ++i) {
+          const int source = static_cast<int>(i) / num_ranks;
+          const int destination = static_cast<int>(i) % num_ranks;
+          const int a = problem.MemberOf(source);
+          const int b = problem.MemberOf(destination);
+          const bool reads = (a == m || b == m) && near(a) && near(b);
+          EXPECT_EQ(some.landings[i].max_rows,
+                    reads ? kReadWhereTheyLie : all.landings[i].max_rows);
+        }
+      }
+    }
+  }
+}
+
 // The memory for landings is set aside for what the counts allow, before anything was told.
 TEST(MemberTrafficTest, NoNumberOfTokensMakesALandingLongerThanTheCountsAllow) {
   for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
