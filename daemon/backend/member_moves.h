@@ -10,6 +10,7 @@
 // are prepared; so a place is never waited for, and what never gets one is cancelled.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,9 +31,18 @@ struct CommunicatorMember {
   int self = 0;
   // Of a backend with a library, which is told of the group when it is made; every member has one rank.
   std::optional<GroupSpec> library = {};
-  // Where all members are workers of this node: their devices' ordinals, by member, and how many ranks the group has.
+  // By member: the device's ordinal of one that is a worker of this node and greets the others (NeighbourMessage), or kElsewhere.
   std::vector<int> devices = {};
-  size_t num_ranks = 0;
+  size_t num_ranks = 0;  // Of the group.
+
+  static constexpr int kElsewhere = -1;
+  bool is_near(size_t member) const { return devices[member] != kElsewhere; }
+  // This one among them.
+  size_t num_near() const {
+    return static_cast<size_t>(std::count_if(devices.begin(), devices.end(),
+                                             [](int device) { return device != kElsewhere; }));
+  }
+  bool all_near() const { return num_near() == workers.size(); }
 };
 
 // What one worker tells another of its node, with a descriptor; epd passes it on.
@@ -54,8 +64,9 @@ struct NeighbourMessage {
 
 // How rows of a group go between its ranks, for people.
 struct RowLink {
-  std::string name = {};  // "peer_memory", "nccl", "nccl_ep"; empty: it is not known yet.
-  std::string why = {};   // Why no shorter one; empty: there is none, or it was not asked for.
+  // "peer_memory", "peer_memory_and_nccl", "nccl", "nccl_ep"; empty: it is not known yet.
+  std::string name = {};
+  std::string why = {};  // Why no shorter one; empty: there is none, or it was not asked for.
 };
 
 struct PreparedMove {

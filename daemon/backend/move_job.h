@@ -32,6 +32,9 @@ struct MovePart {
   // Else the rank is on another node: its stage stands at the start of the region, without a plan in front, and its
   // output is made there.
   bool local = true;
+  // ... or on another device of this node, which reads the rank's region where it is: with a plan in front, and num_tokens and
+  // recv_capacity known when its worker has said so (cuda/members/direct_peers.h).
+  bool mapped = false;
   uint64_t num_tokens = 0;
   uint64_t recv_capacity = 0;  // Slots.
   // Of the region, from the start of the arena; proto/epd/v1/region_layout.h.

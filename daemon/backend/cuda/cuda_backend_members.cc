@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/cuda_backend.h"
 #include "daemon/backend/cuda/members/direct_link.h"
+#include "daemon/backend/cuda/members/mixed_link.h"
 #include "daemon/backend/nccl_ep/ep_link.h"
 
 namespace epd::cuda {
@@ -75,7 +76,7 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
         "; join the group again"));
   }
   const std::string no_nccl = WhyNoNccl(known->second);
-  const bool may_go_directly = !membership.devices.empty() && !membership.library.has_value();
+  const bool may_go_directly = membership.all_near() && !membership.library.has_value();
   if (!no_nccl.empty() && !may_go_directly) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, ": rows go by NCCL, which this worker cannot use: ", no_nccl,
@@ -130,7 +131,13 @@ std::unique_ptr<MemberLink> CudaBackend::MakeLink(const CommunicatorMember& in,
   if (!in.library.has_value()) {
     std::unique_ptr<NativeLink> by_nccl;
     if (no_nccl.empty()) by_nccl = std::make_unique<NativeLink>(nccl_->table, options);
-    if (in.devices.empty()) return by_nccl;
+    if (in.num_near() <= 1) return by_nccl;
+    if (!in.all_near()) {
+      return std::make_unique<MixedLink>(
+          *device_, std::move(by_nccl),
+          MixedLink::Options{.membership = in, .form_limit = options.form_limit}, for_neighbours_,
+          notes_);
+    }
     return std::make_unique<DirectLink>(
         *device_, std::move(by_nccl),
         DirectLink::Options{

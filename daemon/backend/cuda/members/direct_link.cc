@@ -15,11 +15,6 @@ DirectLink::DirectLink(CudaDevice& device, std::unique_ptr<MemberLink> otherwise
       notes_(notes),
       peers_(device, options.membership, out) {}
 
-std::string DirectLink::Where() const {
-  return absl::StrCat("group_id=", options_.membership.communicator,
-                      " epoch=", options_.membership.epoch);
-}
-
 RowLink DirectLink::row_link() const {
   if (falls_back_) return {.name = otherwise_->row_link().name, .why = peers_.problem()};
   return state_ == CommState::kReady ? RowLink{.name = "peer_memory"} : RowLink{};
@@ -30,27 +25,25 @@ void DirectLink::Begin(const std::optional<NcclUniqueId>& id, const MovePlaces& 
   if (state_ != CommState::kNone) return;
   begun_ = Begun{id, places, stream};
   state_ = CommState::kForming;
-  deadline_ = now + options_.form_limit;
-  peers_.Greet();
+  peers_.Greet(now + options_.form_limit);
 }
 
 void DirectLink::Decide(absl::Time now) {
   const Begun begun = *std::exchange(begun_, std::nullopt);
-  deadline_ = absl::InfiniteFuture();
   const std::string problem = peers_.problem();
   if (problem.empty()) {
     state_ = CommState::kReady;
-    notes_.push_back(absl::StrCat(Where(), ": rows go directly between the node's devices"));
+    notes_.push_back(absl::StrCat(peers_.Where(), ": rows go directly between the node's devices"));
     return;
   }
   if (otherwise_ == nullptr) {
     return Gone(absl::FailedPreconditionError(absl::StrCat(
-        Where(), ": rows cannot go directly between the node's devices: ", problem,
+        peers_.Where(), ": rows cannot go directly between the node's devices: ", problem,
         "; and they cannot go by NCCL: ", options_.no_otherwise, "; see epctl doctor")));
   }
   falls_back_ = true;
   notes_.push_back(
-      absl::StrCat(Where(), ": rows go by NCCL between the node's devices: ", problem));
+      absl::StrCat(peers_.Where(), ": rows go by NCCL between the node's devices: ", problem));
   otherwise_->Begin(begun.id, begun.places, begun.stream, now);
 }
 
@@ -58,13 +51,9 @@ void DirectLink::Poll(absl::Time now) {
   if (falls_back_) return otherwise_->Poll(now);
   if (state_ == CommState::kReady) return peers_.Poll();
   if (state_ != CommState::kForming) return;
-  if (!peers_.failure().ok()) return Gone(peers_.failure());
-  if (peers_.all_heard()) return Decide(now);
-  if (now < deadline_) return;
-  Gone(absl::DeadlineExceededError(
-      absl::StrCat(Where(), ": not all of ", options_.membership.workers.size(),
-                   " workers of this node said within ", absl::FormatDuration(options_.form_limit),
-                   " whether they can read each other's memory")));
+  const absl::Status greeted = peers_.Greeted(now);
+  if (greeted.ok()) return Decide(now);
+  if (!absl::IsUnavailable(greeted)) Gone(greeted);
 }
 
 void DirectLink::Gone(const absl::Status& cause) {
@@ -77,15 +66,13 @@ void DirectLink::Gone(const absl::Status& cause) {
 // What is in the stream reads memory that stays as long as it is mapped here, and ends by itself.
 void DirectLink::End(const std::string& who, bool worker_gone, absl::Time now) {
   if (falls_back_) return otherwise_->End(who, worker_gone, now);
-  Gone(absl::UnavailableError(absl::StrCat(Where(), ": ", who, " is lost; the group forms again")));
+  Gone(absl::UnavailableError(
+      absl::StrCat(peers_.Where(), ": ", who, " is lost; the group forms again")));
 }
 
 void DirectLink::OperationLate(absl::Time now) {
   if (falls_back_) return otherwise_->OperationLate(now);
-  Gone(absl::DeadlineExceededError(
-      absl::StrCat(Where(),
-                   ": an operation that had its turn did not complete, or a member did "
-                   "not say where its rows are; the group forms again")));
+  Gone(peers_.Late());
 }
 
 absl::StatusOr<std::unique_ptr<MemberRows>> DirectLink::Rows(const MoveGroup& group,

@@ -66,7 +66,6 @@ class DirectLink : public MemberLink {
     MovePlaces places;
     Stream stream = nullptr;
   };
-  std::string Where() const;
   void Decide(absl::Time now);
   void Gone(const absl::Status& cause);
 
@@ -77,7 +76,6 @@ class DirectLink : public MemberLink {
   bool falls_back_ = false;
   CommState state_ = CommState::kNone;
   std::optional<Begun> begun_;  // Until it is decided.
-  absl::Time deadline_ = absl::InfiniteFuture();
   absl::Status cause_;
 };
 

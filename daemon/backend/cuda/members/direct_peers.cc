@@ -30,10 +30,11 @@ std::string DirectPeers::FindProblem() const {
   const DriverTable& driver = device_.driver();
   Device own = 0;
   if (driver.device_get(&own, self) != kSuccess) return absl::StrCat("there is no cuda:", self);
-  for (const int other : membership_.devices) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!is_other(i)) continue;
+    const int other = membership_.devices[i];
     Device peer = 0;
     int can = 0;
-    if (other == self) continue;
     const bool asked = driver.device_get(&peer, other) == kSuccess &&
                        driver.device_can_access_peer(&can, own, peer) == kSuccess;
     if (!asked || can == 0) {
@@ -52,7 +53,8 @@ NeighbourMessage DirectPeers::For(size_t member) const {
 }
 
 // All come to the same: what one is told, all are.
-void DirectPeers::Greet() {
+void DirectPeers::Greet(absl::Time deadline) {
+  deadline_ = deadline;
   std::string problem = FindProblem();
   std::vector<NeighbourMessage> greetings;
   if (problem.empty()) {
@@ -61,7 +63,7 @@ void DirectPeers::Greet() {
     if (board.ok()) own_.emplace(*std::move(board));
   }
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (is_self(i)) continue;
+    if (!is_other(i)) continue;
     greetings.push_back(For(i));
     if (!problem.empty()) continue;
     greetings.back().fd.reset(fcntl(own_->fd(), F_DUPFD_CLOEXEC, 0));
@@ -75,7 +77,6 @@ void DirectPeers::Greet() {
   Member& self = members_[static_cast<size_t>(membership_.self)];
   self.problem = problem;
   self.heard = true;
-  ++num_heard_;
 }
 
 void DirectPeers::Hear(NeighbourMessage message) {
@@ -83,7 +84,7 @@ void DirectPeers::Hear(NeighbourMessage message) {
       std::find(membership_.workers.begin(), membership_.workers.end(), message.worker);
   if (from == membership_.workers.end()) return;
   const auto index = static_cast<size_t>(from - membership_.workers.begin());
-  if (is_self(index)) return;
+  if (!is_other(index)) return;
   if (message.arena.has_value()) {
     if (!message.fd.valid()) return;
     const NeighbourMessage::Arena& said = *message.arena;
@@ -96,15 +97,38 @@ void DirectPeers::Hear(NeighbourMessage message) {
   Member& member = members_[index];
   if (member.heard) return;
   member.heard = true;
-  ++num_heard_;
   member.problem = message.problem;
   if (!member.problem.empty()) return;
   absl::StatusOr<RegionBoard> board = RegionBoard::Open(message.fd.get(), membership_.num_ranks);
   if (!board.ok()) {
-    failure_ = board.status();
+    failure_ =
+        absl::Status(board.status().code(),
+                     absl::StrCat(Where(), ": of the worker of cuda:", membership_.devices[index],
+                                  ": ", board.status().message()));
     return;
   }
   member.board.emplace(*std::move(board));
+}
+
+absl::Status DirectPeers::Greeted(absl::Time now) const {
+  if (!failure_.ok()) return failure_;
+  std::string silent;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!membership_.is_near(i) || members_[i].heard) continue;
+    absl::StrAppend(&silent, silent.empty() ? "" : ", ", "cuda:", membership_.devices[i]);
+  }
+  if (silent.empty()) return absl::OkStatus();
+  if (now < deadline_) {
+    return absl::UnavailableError(absl::StrCat(Where(), ": waits for what ", silent, " can read"));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      Where(), ": of ", membership_.num_near(), " workers of this node those of ", silent,
+      " have not said in time whether they can read the others' memory; see epd's log for what "
+      "they do"));
+}
+
+std::string DirectPeers::Where() const {
+  return absl::StrCat("group_id=", membership_.communicator, " epoch=", membership_.epoch);
 }
 
 std::string DirectPeers::problem() const {
@@ -122,7 +146,7 @@ absl::Status DirectPeers::Tell(const MoveGroup& group, const MoveJob& job, CudaA
     const absl::StatusOr<ArenaShare> share = arenas.Share(job.parts[rank].arena);
     if (!share.ok()) return share.status();
     for (size_t i = 0; i < members_.size(); ++i) {
-      if (is_self(i)) continue;
+      if (!is_other(i)) continue;
       NeighbourMessage message = For(i);
       message.arena = {.group_id = group.group_id,
                        .formation = group.formation,
@@ -158,7 +182,7 @@ absl::Status DirectPeers::Reach(const MoveGroup& group, const MoveJob& job, Cuda
     tenant.arenas = &arenas;
   }
   for (uint32_t rank = 0; rank < job.parts.size(); ++rank) {
-    if (job.parts[rank].local) continue;
+    if (!job.parts[rank].mapped) continue;
     const auto arena = tenant.of_rank.find(rank);
     if (arena == tenant.of_rank.end()) {
       return absl::FailedPreconditionError("the workers tell each other of their staging");
@@ -174,7 +198,7 @@ absl::Status DirectPeers::Reach(const MoveGroup& group, const MoveJob& job, Cuda
 uint64_t DirectPeers::NumTakenByAll() const {
   uint64_t taken = UINT64_MAX;
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (!is_self(i)) taken = std::min(taken, members_[i].board->taken());
+    if (is_other(i)) taken = std::min(taken, members_[i].board->taken());
   }
   return taken;
 }
@@ -201,23 +225,26 @@ absl::Status DirectPeers::TakeRegions(uint64_t place, const MoveGroup& group, Mo
                                       std::vector<DevicePointer>& regions) {
   std::vector<RankRegion> of_rank(job.parts.size());
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (is_self(i)) continue;
+    if (!is_other(i)) continue;
     std::vector<size_t> ranks;
     for (size_t rank = 0; rank < job.parts.size(); ++rank) {
       if (group.member_of_rank[rank] == static_cast<int>(i)) ranks.push_back(rank);
     }
     std::vector<RankRegion> said(ranks.size());
     if (!members_[i].board->Read(place, absl::MakeSpan(said))) {
-      return absl::UnavailableError("a member has not said where its regions are");
+      waits_for_ = absl::StrCat("cuda:", membership_.devices[i]);
+      return absl::UnavailableError(
+          absl::StrCat("the worker of ", waits_for_, " has not said where its regions are"));
     }
     for (size_t j = 0; j < ranks.size(); ++j) of_rank[ranks[j]] = said[j];
   }
+  waits_for_.clear();
   own_->SetTaken(place + 1);
   const Tenant& tenant = tenants_.at({group.group_id, group.formation});
   regions.assign(job.parts.size(), 0);
   for (size_t rank = 0; rank < job.parts.size(); ++rank) {
     MovePart& part = job.parts[rank];
-    if (part.local) continue;
+    if (!part.mapped) continue;
     const RankRegion& said = of_rank[rank];
     const PeerMemory& arena = *tenant.of_rank.at(static_cast<uint32_t>(rank)).mapped;
     part.num_tokens = said.num_tokens;
@@ -225,13 +252,22 @@ absl::Status DirectPeers::TakeRegions(uint64_t place, const MoveGroup& group, Mo
     const uint64_t bytes = LayoutOf(group, job, rank, RegionStorage::kDeviceWorker).stage_bytes;
     if (part.num_tokens > group.spec.max_tokens_per_rank || said.offset > arena.bytes ||
         bytes > arena.bytes - said.offset) {
-      return absl::InternalError(absl::StrCat("rank ", rank, " stages ", bytes, " bytes of ",
-                                              part.num_tokens, " tokens at ", said.offset,
-                                              " of an arena of ", arena.bytes, " bytes"));
+      return absl::InternalError(
+          absl::StrCat(Where(), ": rank ", rank, " stages ", bytes, " bytes of ", part.num_tokens,
+                       " tokens at ", said.offset, " of an arena of ", arena.bytes, " bytes"));
     }
     regions[rank] = arena.address + said.offset;
   }
   return absl::OkStatus();
+}
+
+absl::Status DirectPeers::Late() const {
+  return absl::DeadlineExceededError(absl::StrCat(
+      Where(),
+      waits_for_.empty() ? ": an operation that had its turn did not complete"
+                         : absl::StrCat(": the worker of ", waits_for_,
+                                        " did not say where its rows are, and its turn had come"),
+      "; the group forms again"));
 }
 
 // ---- the end ----

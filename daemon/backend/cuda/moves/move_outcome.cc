@@ -28,7 +28,7 @@ absl::Status RowMoves::Outcome(const uint8_t* host) const {
     return ToStatus(ReadPlanReport(word, got, want), absl::StrCat("output of rank ", rank, ": "));
   }
   // Each rank's slots follow from its own counts: rows meet only where all plans have the same.
-  return CountsIn(host + CountsAt()).status();
+  return CountsSeen(host).status();
 }
 
 bool RowMoves::Fit(const std::vector<int32_t>& counts) const {
@@ -36,11 +36,24 @@ bool RowMoves::Fit(const std::vector<int32_t>& counts) const {
          CheckCounts(spec_, counts.data()).ok();
 }
 
-absl::StatusOr<std::vector<int32_t>> RowMoves::CountsIn(const uint8_t* host) const {
+absl::StatusOr<std::vector<int32_t>> RowMoves::CountsRead(const uint8_t* host) const {
+  std::vector<bool> of_rank(num_ranks());
+  for (size_t rank = 0; rank < num_ranks(); ++rank) of_rank[rank] = local(rank);
+  return CountsOf(host, of_rank);
+}
+
+absl::StatusOr<std::vector<int32_t>> RowMoves::CountsSeen(const uint8_t* host) const {
+  std::vector<bool> of_rank(num_ranks());
+  for (size_t rank = 0; rank < num_ranks(); ++rank) of_rank[rank] = sees_plan(rank);
+  return CountsOf(host + CountsAt(), of_rank);
+}
+
+absl::StatusOr<std::vector<int32_t>> RowMoves::CountsOf(const uint8_t* host,
+                                                        const std::vector<bool>& of_rank) const {
   const uint8_t* first = nullptr;
   size_t first_rank = 0;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!sees_plan(rank)) continue;
+    if (!of_rank[rank]) continue;
     const uint8_t* counts = host + rank * counts_bytes();
     if (first == nullptr) {
       first = counts;

@@ -13,21 +13,28 @@ absl::StatusOr<std::unique_ptr<MemberRows>> NativeRows::Create(const MoveGroup& 
   std::unique_ptr<NativeRows> rows(new NativeRows(group, job, self));
   if (absl::Status planned = rows->Plan(); !planned.ok()) return planned;
   // The sizes of a prepare are known without a plan.
-  if (rows->prepares()) rows->traffic_ = PlanMemberTraffic(rows->moves_->Shape(), nullptr, self);
+  if (job.kind == shm::Kind::kPrepare) {
+    rows->traffic_ = PlanMemberTraffic(rows->moves_->Shape(), nullptr, self);
+  }
   return rows;
 }
 
+bool NativeRows::Sends(const MoveJob& job) {
+  return std::any_of(job.parts.begin(), job.parts.end(),
+                     [](const MovePart& part) { return !part.local && !part.mapped; });
+}
+
 absl::Status NativeRows::Plan() {
-  absl::StatusOr<RowMoves> moves = RowMoves::Create(group_, job_, &traffic_);
+  absl::StatusOr<RowMoves> moves = RowMoves::Create(group_, job_, sends_ ? &traffic_ : nullptr);
   if (!moves.ok()) return moves.status();
   moves_.emplace(*std::move(moves));
   return absl::OkStatus();
 }
 
-MoveRoom NativeRows::read_room() const { return prepares() ? MoveRoom{} : moves_->read_room(); }
+MoveRoom NativeRows::read_room() const { return needs_counts() ? moves_->read_room() : MoveRoom{}; }
 
 absl::Status NativeRows::TakeRead(const uint8_t* host) {
-  absl::StatusOr<std::vector<int32_t>> counts = moves_->CountsIn(host);
+  absl::StatusOr<std::vector<int32_t>> counts = moves_->CountsRead(host);
   if (!counts.ok()) return counts.status();
   std::vector<uint32_t> tokens = moves_->TokensIn(host, *counts);
   return PlanBy({*std::move(counts), std::move(tokens)});
@@ -35,7 +42,7 @@ absl::Status NativeRows::TakeRead(const uint8_t* host) {
 
 // The kernels compare them with the plan all the same (Outcome).
 bool NativeRows::TakeKnown(const PlanSizes& known) {
-  if (prepares() || !moves_->Fit(known.counts)) return false;
+  if (!needs_counts() || !moves_->Fit(known.counts)) return false;
   if (!shm::Scatters(job_.kind)) return PlanBy({known.counts}).ok();
   return !known.tokens_to.empty() && PlanBy(known).ok();
 }
@@ -49,7 +56,7 @@ absl::Status NativeRows::PlanBy(PlanSizes sizes) {
 }
 
 absl::Status NativeRows::TakeNumbers(const std::vector<uint32_t>& tokens_from) {
-  if (absl::Status fit = moves_->CheckImages(); !fit.ok() || prepares()) return fit;
+  if (absl::Status fit = moves_->CheckImages(); !fit.ok() || !needs_counts()) return fit;
   TrafficShape shape = moves_->Shape();
   if (absl::Status taken = TakeTokens(tokens_from, shape); !taken.ok()) return taken;
   traffic_ = PlanMemberTraffic(shape, counts().data(), self_);
@@ -84,10 +91,8 @@ absl::Status NativeRows::TakeTokens(const std::vector<uint32_t>& tokens_from,
 }
 
 absl::Status NativeRows::Outcome(const uint8_t* host) const {
-  if (prepares()) return absl::OkStatus();
-  if (absl::Status found = moves_->Outcome(host); !found.ok()) return found;
-  const absl::StatusOr<std::vector<int32_t>> seen =
-      moves_->CountsIn(host + moves_->counts_seen_at());
+  if (absl::Status found = moves_->Outcome(host); !found.ok() || !needs_counts()) return found;
+  const absl::StatusOr<std::vector<int32_t>> seen = moves_->CountsSeen(host);
   if (seen.ok() && *seen == counts()) return absl::OkStatus();
   return absl::DataLossError(
       "a rank's plan has changed while its rows were on their way; prepare again");

@@ -1,4 +1,5 @@
-// Rows by epd's own kernels and NCCL's sends and receives (row_moves.h, member_traffic.h).
+// Rows by epd's own kernels and, where some are for members whose memory is not read, NCCL's sends and receives (row_moves.h,
+// member_traffic.h).
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace epd::cuda {
 
 class NativeRows : public MemberRows {
  public:
-  // `self`: this member. `group` and `job` are borrowed.
+  // `self`: this member. `group` and `job` are borrowed; of a job all whose ranks are here or mapped nothing is sent.
   //   INVALID_ARGUMENT  a rank's sizes do not fit its region or the group
   static absl::StatusOr<std::unique_ptr<MemberRows>> Create(const MoveGroup& group,
                                                             const MoveJob& job, int self);
@@ -35,15 +36,18 @@ class NativeRows : public MemberRows {
 
  private:
   NativeRows(const MoveGroup& group, const MoveJob& job, int self)
-      : group_(group), job_(job), self_(self) {}
+      : group_(group), job_(job), self_(self), sends_(Sends(job)) {}
+  static bool Sends(const MoveJob& job);
   absl::Status Plan();
   absl::Status PlanBy(PlanSizes sizes);
   absl::Status TakeTokens(const std::vector<uint32_t>& tokens_from, TrafficShape& shape) const;
-  bool prepares() const { return job_.kind == shm::Kind::kPrepare; }
+  // Whether sizes follow from the plan's counts. Else that all plans have the same is seen when the kernels are done.
+  bool needs_counts() const { return sends_ && job_.kind != shm::Kind::kPrepare; }
 
   const MoveGroup& group_;
   const MoveJob& job_;
   const int self_;
+  const bool sends_;
   MemberTraffic traffic_;
   std::optional<RowMoves> moves_;
   PlanSizes sizes_;

@@ -34,6 +34,11 @@ absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob&
 
 bool RowMoves::scatters() const { return Scatters(job_.kind); }
 
+bool RowMoves::reads() const {
+  return !spans() || std::any_of(job_.parts.begin(), job_.parts.end(),
+                                 [](const MovePart& part) { return part.mapped; });
+}
+
 absl::Status RowMoves::Check() {
   spec_ = RoutingOf(group_, job_);
   if (const KernelError bad = CheckRoutingSpec(spec_); !bad.ok()) return ToStatus(bad);
@@ -134,8 +139,8 @@ void RowMoves::ArrangeTables(ScratchCursor& cursor) {
 void RowMoves::ArrangeSteps(ScratchCursor& cursor) {
   const int64_t locals = num_locals();
   if (scatters()) {
-    layout_.pushes = spans() ? Take<PushLandingArgs>(cursor, locals)
-                             : Take<PushDirectArgs>(cursor, static_cast<int64_t>(num_ranks()));
+    layout_.pushes = Take<PushLandingArgs>(cursor, spans() ? locals : 0);
+    layout_.reads = Take<PushDirectArgs>(cursor, reads() ? static_cast<int64_t>(num_ranks()) : 0);
     layout_.lands = Take<LandRowsArgs>(cursor, locals);
     return;
   }
@@ -184,7 +189,7 @@ uint64_t RowMoves::CountsAt() const { return HeadersAt() + num_ranks() * sizeof(
 
 DevicePointer RowMoves::Region(const MovePlaces& places, size_t rank) const {
   const MovePart& part = job_.parts[rank];
-  if (!part.local && !spans()) return places.peer_regions[rank];
+  if (part.mapped) return places.peer_regions[rank];
   return places.arenas[static_cast<size_t>(part.arena)] + part.stage_offset;
 }
 
@@ -232,9 +237,11 @@ MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) c
     Gather(places, device, last);
   } else if (spans()) {
     PushToLandings(places, device, steps.before);
+    if (reads()) ReadRows(places, device, steps.before);
     ExpandLandings(places, device, steps.after);
   } else {
-    Scatter(places, device, steps.before);
+    ClearPadding(places, device, steps.before);
+    ReadRows(places, device, steps.before);
   }
   TakeFindings(places, device, last);
   return steps;
@@ -245,9 +252,7 @@ MoveSteps RowMoves::GatherCounts(const MovePlaces& places) const {
   const uint64_t row = uint64_t{group_.spec.num_experts} * sizeof(int32_t);
   const DevicePointer all = places.device + layout_.counts;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (local(rank) || !spans()) {
-      steps.before.Copy(all + rank * row, Region(places, rank), row);
-    }
+    if (sees_plan(rank)) steps.before.Copy(all + rank * row, Region(places, rank), row);
   }
   if (spans()) steps.exchange = Exchange(places);
   StreamSteps& last = spans() ? steps.after : steps.before;
@@ -269,8 +274,8 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
     std::memcpy(places.host + layout_.plans_of + rank * sizeof plan, &plan, sizeof plan);
   }
   WritePlanWork(places);
-  if (spans() && scatters()) return WriteLandingTables(places);
-  if (spans()) WritePackedTables(places);
+  if (spans() && scatters()) WriteLandingTables(places);
+  if (spans() && !scatters()) WritePackedTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     uint8_t* const table = places.host + layout_.targets;
     if (scatters()) {

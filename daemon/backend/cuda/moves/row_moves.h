@@ -8,9 +8,10 @@
 //
 // Of an operation of several workers only the ranks of this one are moved here. Between workers of several nodes rows go
 // as member_traffic.h says, in the middle of the steps: a scatter goes through landings, a gather packs what is for each
-// other worker into one message, and reads the messages of the others, which stand in their ranks' arenas here. Where the device can read the others' memory nothing is
-// sent: their plans are copied and checked as those of this worker's ranks, a scatter takes the rows that are for its own
-// ranks out of all stages, each row once, and a gather sums where the rows lie.
+// other worker into one message, and reads the messages of the others, which stand in their ranks' arenas here. Where the
+// device reads another worker's memory nothing is sent between the two: plans of its ranks are copied and checked as those of
+// this worker's, a scatter takes the rows that are for its own ranks out of their stages, each row once, and a gather sums
+// where the rows lie. One operation may have workers of both kinds.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,9 @@ namespace epd::cuda {
 // One operation. `group` and `job` are borrowed.
 class RowMoves {
  public:
-  // `traffic`: of an operation that sends, borrowed; that of a gather may be planned later. Without it ranks of other
-  // workers are read where they are; of those the job has sizes and places when Steps is called.
+  // `traffic`: of an operation that sends, borrowed; that of a gather may be planned later. Null: all ranks are of this worker or
+  // mapped. Of mapped ranks the job has sizes, and the places have regions, when Steps is called; one that is mapped no more by
+  // then is not read, and nothing else changes of what is sent.
   //   INVALID_ARGUMENT  a rank's sizes do not fit its region or the group
   static absl::StatusOr<RowMoves> Create(const MoveGroup& group, const MoveJob& job,
                                          const MemberTraffic* traffic = nullptr);
@@ -40,20 +42,20 @@ class RowMoves {
   const MoveRoom& room() const { return room_; }
   // Fills the tables in `places.host` and says what to put into a stream.
   MoveSteps Steps(const MovePlaces& places, const DeviceShape& device) const;
-  // What sizes follow from, to `host`: the counts [R, E] in each plan of this worker's ranks, for CountsIn, and of a scatter
+  // What sizes follow from, to `host`: the counts [R, E] in each plan of this worker's ranks, for CountsRead, and of a scatter
   // how many tokens these have for each rank, for TokensIn. The memory is this move's alone meanwhile.
   MoveRoom read_room() const;
   StreamSteps Read(const MovePlaces& places, const DeviceShape& device) const;
   // Once they are complete: the counts that all plans have.
   //   DATA_LOSS  two plans differ, or they are no counts of this group
-  absl::StatusOr<std::vector<int32_t>> CountsIn(const uint8_t* host) const;
+  absl::StatusOr<std::vector<int32_t>> CountsRead(const uint8_t* host) const;
+  // Once the steps are complete: the same of all plans that the kernels saw.
+  absl::StatusOr<std::vector<int32_t>> CountsSeen(const uint8_t* host) const;
   // Once they are complete: [ranks of this worker, R], of each to each rank, each token once; no more than fit `counts`.
   // Empty for a gather. Whatever a plan's bytes are it is a number that all workers can go by.
   std::vector<uint32_t> TokensIn(const uint8_t* host, const std::vector<int32_t>& counts) const;
   // Whether they are counts of this group.
   bool Fit(const std::vector<int32_t>& counts) const;
-  // Where CountsIn finds the counts that the kernels saw, in the host memory of the steps.
-  uint64_t counts_seen_at() const { return CountsAt(); }
   // The numbers that all workers of the operation must plan from.
   TrafficShape Shape() const;
   // Whether the images of other workers' stages fit, once their sizes are known.
@@ -72,8 +74,9 @@ class RowMoves {
     uint64_t plan_copies = 0;  // What the kernels do with all plans.
     uint64_t plan_sums = 0;
     uint64_t plan_checks = 0;
-    uint64_t pushes = 0;   // Of a scatter, one for each rank whose rows this worker takes or lands,
-    uint64_t lands = 0;    // ... and for each of its own.
+    uint64_t pushes = 0;   // Of a scatter that sends, one for each of this worker's ranks,
+    uint64_t reads = 0;    // ... of one that reads, for each rank whose plan is seen here,
+    uint64_t lands = 0;    // ... of both for each of this worker's.
     uint64_t gathers = 0;  // Of a gather, one for each of its own, as the next three.
     uint64_t table_checks = 0;
     uint64_t packs = 0;
@@ -114,8 +117,13 @@ class RowMoves {
   bool scatters() const;
   bool spans() const { return traffic_ != nullptr; }
   bool local(size_t rank) const { return job_.parts[rank].local; }
-  // Whether a copy of the rank's plan, or of the plan's counts, comes here.
-  bool sees_plan(size_t rank) const { return local(rank) || !spans(); }
+  bool mapped(size_t rank) const { return job_.parts[rank].mapped; }
+  // Whether a copy of the rank's plan, or of the plan's counts, comes here: its stage is read here as well.
+  bool sees_plan(size_t rank) const { return local(rank) || mapped(rank); }
+  // Whether rows of a scatter go straight from stages into outputs; those of this worker's ranks do, too.
+  bool reads() const;
+  absl::StatusOr<std::vector<int32_t>> CountsOf(const uint8_t* host,
+                                                const std::vector<bool>& of_rank) const;
   // Of a copy.
   uint64_t PlanCopyBytes(size_t rank) const;
   size_t num_ranks() const { return job_.parts.size(); }
@@ -137,7 +145,8 @@ class RowMoves {
   void WritePlanWork(const MovePlaces& places) const;
   void VerifyPlans(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   // row_moves_rows.cc: rows, each step in one launch for all ranks that it has to do with.
-  void Scatter(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  void ClearPadding(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  void ReadRows(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Gather(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   PushDirectArgs DirectArgs(const MovePlaces& places, size_t rank) const;
   LandRowsArgs LandArgs(const MovePlaces& places, size_t rank) const;

@@ -14,14 +14,17 @@ TrafficShape RowMoves::Shape() const {
                      .has_weights = job_.has_weights,
                      .member_of_rank = group_.member_of_rank,
                      .recv_capacity = {}};
-  for (const MovePart& part : job_.parts) shape.recv_capacity.push_back(part.recv_capacity);
+  for (const MovePart& part : job_.parts) {
+    shape.recv_capacity.push_back(part.recv_capacity);
+    if (reads()) shape.mapped.push_back(part.local || part.mapped);
+  }
   return shape;
 }
 
 absl::Status RowMoves::CheckImages() const {
   if (scatters() || job_.kind == shm::Kind::kPrepare) return absl::OkStatus();
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (local(rank)) continue;
+    if (sees_plan(rank)) continue;
     const MovePart& part = job_.parts[rank];
     const uint64_t needed = LayoutOf(rank).stage_bytes;
     if (part.stage_bytes >= needed) continue;
@@ -58,7 +61,7 @@ void RowMoves::WritePackedTables(const MovePlaces& places) const {
     FindPacked::Source source;
     if (local(rank)) {
       Write(places.host + layout_.pack_runs[rank], packed.packs);
-    } else {
+    } else if (!mapped(rank)) {
       source = {first_run, static_cast<int64_t>(packed.unpacks.size())};
       Write(
           places.host + layout_.packed_runs + static_cast<uint64_t>(first_run) * sizeof(PackedRun),
@@ -72,7 +75,7 @@ void RowMoves::WritePackedTables(const MovePlaces& places) const {
 
 GatherSource RowMoves::SourceAt(const MovePlaces& places, size_t rank) const {
   const auto* rows = At<const uint8_t>(Stage(places, rank), 0);
-  if (local(rank) || !spans()) {
+  if (sees_plan(rank)) {
     return {rows, WeightsIn(places, rank), static_cast<int64_t>(job_.parts[rank].recv_capacity),
             nullptr};
   }

@@ -47,16 +47,22 @@ PushDirectArgs RowMoves::DirectArgs(const MovePlaces& places, size_t rank) const
   return args;
 }
 
-void RowMoves::Scatter(const MovePlaces& places, const DeviceShape& device,
-                       StreamSteps& steps) const {
+void RowMoves::ClearPadding(const MovePlaces& places, const DeviceShape& device,
+                            StreamSteps& steps) const {
   std::vector<LandRowsArgs> lands;
-  std::vector<PushDirectArgs> pushes;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (local(rank)) lands.push_back(LandArgs(places, rank));
-    pushes.push_back(DirectArgs(places, rank));
   }
   steps.Launch(LandRowsLaunches(WriteEach(places, layout_.lands, lands), device));
-  steps.Launch(PushDirectLaunches(WriteEach(places, layout_.pushes, pushes), device));
+}
+
+void RowMoves::ReadRows(const MovePlaces& places, const DeviceShape& device,
+                        StreamSteps& steps) const {
+  std::vector<PushDirectArgs> reads;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (sees_plan(rank)) reads.push_back(DirectArgs(places, rank));
+  }
+  steps.Launch(PushDirectLaunches(WriteEach(places, layout_.reads, reads), device));
 }
 
 GatherReduceArgs RowMoves::GatherArgs(const MovePlaces& places, size_t rank) const {

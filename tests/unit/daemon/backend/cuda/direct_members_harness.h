@@ -1,5 +1,5 @@
-// All workers of a node in one process, each on a device of one fake driver, with an epd and a leader between them that do
-// no more than pass on what is said.
+// All workers of a node, or of several, in one process, each on a device of one fake driver, with epds and a leader between them
+// that do no more than pass on what is said.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -37,10 +37,11 @@ inline constexpr uint64_t kFirstWorker = 100;
 struct Node {
   std::vector<int> devices;         // Of each worker.
   std::vector<int> member_of_rank;  // In the order of the members' first ranks.
+  std::vector<int> node_of = {};    // Of each worker; empty: all are on one.
 };
 
-inline Node OneRankEach(std::vector<int> devices) {
-  Node node{.devices = std::move(devices), .member_of_rank = {}};
+inline Node OneRankEach(std::vector<int> devices, std::vector<int> node_of = {}) {
+  Node node{.devices = std::move(devices), .member_of_rank = {}, .node_of = std::move(node_of)};
   for (size_t i = 0; i < node.devices.size(); ++i) {
     node.member_of_rank.push_back(static_cast<int>(i));
   }
@@ -180,14 +181,24 @@ class DirectMembers : public ::testing::Test {
     }
     return worker;
   }
+  bool OnOneNode(size_t a, size_t b) const {
+    return node_.node_of.empty() || node_.node_of[a] == node_.node_of[b];
+  }
+  // Whether the two greet each other.
+  bool Near(size_t a, size_t b) const {
+    return a == b || (OnOneNode(a, b) && a != of_earlier_release_ && b != of_earlier_release_);
+  }
   void Enter(size_t index) {
     CommunicatorMember in{.communicator = kCommunicator,
                           .epoch = kTestIds.epoch,
                           .workers = {},
                           .self = static_cast<int>(index),
-                          .devices = node_.devices,
+                          .devices = {},
                           .num_ranks = num_ranks()};
-    for (size_t i = 0; i < workers_.size(); ++i) in.workers.push_back(kFirstWorker + i);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      in.workers.push_back(kFirstWorker + i);
+      in.devices.push_back(Near(index, i) ? node_.devices[i] : CommunicatorMember::kElsewhere);
+    }
     Worker& worker = workers_[index];
     EXPECT_TRUE(worker.backend->InitCommunicator(kCommunicator, kTestIds.epoch, id_).ok());
     EXPECT_TRUE(worker.backend->Enter(in, now_).ok());
@@ -198,9 +209,11 @@ class DirectMembers : public ::testing::Test {
     for (size_t from = 0; from < workers_.size(); ++from) {
       if (workers_[from].lost) continue;
       for (NeighbourMessage& message : workers_[from].backend->TakeForNeighbours()) {
-        Worker& to = workers_[message.worker - kFirstWorker];
+        const size_t index = message.worker - kFirstWorker;
+        EXPECT_TRUE(Near(from, index)) << from << " tells " << index;
+        Worker& to = workers_[index];
         message.worker = kFirstWorker + from;
-        if (!to.lost) to.backend->Hear(std::move(message));
+        if (!to.lost && passes_(index, message)) to.backend->Hear(std::move(message));
       }
       for (std::string& note : workers_[from].backend->TakeNotes()) {
         workers_[from].notes.push_back(std::move(note));
@@ -414,11 +427,15 @@ class DirectMembers : public ::testing::Test {
   }
 
   Random random_{20260101};
-  size_t late_ = SIZE_MAX;       // The worker that enters when the test says so.
-  size_t by_handle_ = SIZE_MAX;  // The worker that shares its staging so.
-  size_t by_nccl_ = SIZE_MAX;    // That was told to use NCCL.
-  bool has_nccl_ = true;         // It is installed.
-  bool has_id_ = true;           // ... and whoever was to make the unique id could.
+  // What epd does with a message for a worker; false: it is lost.
+  std::function<bool(size_t to, NeighbourMessage& message)> passes_ =
+      [](size_t, const NeighbourMessage&) { return true; };
+  size_t of_earlier_release_ = SIZE_MAX;  // The worker that greets nobody on several nodes.
+  size_t late_ = SIZE_MAX;                // The worker that enters when the test says so.
+  size_t by_handle_ = SIZE_MAX;           // The worker that shares its staging so.
+  size_t by_nccl_ = SIZE_MAX;             // That was told to use NCCL.
+  bool has_nccl_ = true;                  // It is installed.
+  bool has_id_ = true;                    // ... and whoever was to make the unique id could.
   bool one_is_lost_ = false;
   bool one_rank_per_token_ = false;
   bool tells_tokens_ = true;  // The leader does.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <optional>
@@ -289,6 +290,25 @@ TEST_F(DirectMembers, ABadPlanIsAnErrorOnAllThatReadItAndTheNextMoveIsGood) {
   plan[200] = static_cast<char>(plan[200] ^ 1);
   EXPECT_THAT(Move(), Each(kGood));
   ExpectDispatched();
+}
+
+// Only who cannot read it says so, and nobody waits.
+TEST_F(DirectMembers, ARegionThatCannotBeReadIsAnErrorOfItsReaderAlone) {
+  RegionBoard board = RegionBoard::Create(3).value();
+  passes_ = [&board](size_t to, NeighbourMessage& message) {
+    const bool of_first = message.worker == kFirstWorker + 1 && !message.arena.has_value();
+    if (to == 0 && of_first) message.fd.reset(dup(board.fd()));
+    return true;
+  };
+  Form(OneRankEach({0, 1, 2}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageCombine(true);
+  board.Write(place_, {{.offset = kArenaBytes, .num_tokens = 1, .recv_capacity = 1}});
+  const std::vector<absl::Status> came = Move();
+  EXPECT_EQ(came[0].code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(came[0].message()), HasSubstr("rank 1 stages "));
+  EXPECT_EQ(came[1], kGood);
+  EXPECT_EQ(came[2], kGood);
 }
 
 class DirectMembersRefused : public DirectMembers,
