@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "daemon/shared_memory/page_guard.h"
 #include "daemon/worker/shell/control_codec.h"
+#include "daemon/worker/shell/membership.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -474,45 +475,19 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
   return absl::OkStatus();
 }
 
-// Members stand in the order of their first ranks.
 absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, TenantFacts& facts) {
   facts.members = BackendFor(start.spec.backend).member_moves();
   if (facts.members == nullptr) {
     return absl::FailedPreconditionError("this node's worker moves no rows between devices");
   }
-  CommunicatorMember in{.communicator = start.communicator.value,
-                        .epoch = start.epoch.value,
-                        .workers = {},
-                        .self = -1,
-                        .num_ranks = start.members.size()};
-  const NodeId& here =
-      std::find_if(start.members.begin(), start.members.end(), [](const RankHolder& one) {
-        return bool(one.session);
-      })->node;
-  bool one_node = true;
-  for (const RankHolder& member : start.members) {
-    const auto node =
-        std::find_if(start.nodes.begin(), start.nodes.end(),
-                     [&](const PeerWorker& one) { return one.id() == member.server(); });
-    if (node == start.nodes.end()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          ToString(member.server()), " of rank ", member.rank.value, " has no run in this epoch"));
-    }
-    const auto known = std::find(in.workers.begin(), in.workers.end(), node->worker.value);
-    const int index = static_cast<int>(known - in.workers.begin());
-    if (known == in.workers.end()) {
-      in.workers.push_back(node->worker.value);
-      in.devices.push_back(member.worker.cuda_device);
-      one_node = one_node && member.node == here;
-    }
-    if (member.session) in.self = index;
-    facts.move.member_of_rank.push_back(index);
-  }
+  absl::StatusOr<Membership> membership = MembershipOf(start);
+  if (!membership.ok()) return membership.status();
+  CommunicatorMember& in = membership->in;
   if (start.spec.traits().by_library()) {
     if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start.spec);
     in.library = start.spec;
   }
-  if (!one_node) in.devices.clear();
+  facts.move.member_of_rank = std::move(membership->member_of_rank);
   facts.move.communicator = in.communicator;
   return facts.members->Enter(in, now_);
 }
