@@ -48,7 +48,7 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_wire_queue_length", kGauge, {"node", "of"}, 2 * kNodes, "What waits to be sent to another node: messages, and rows, which are those of one rank and one operation."},
       // ---- groups; a series per tenant ----
       {"epd_groups", kGauge, {"state"}, 9, "Groups by state."},
-      {"epd_groups_by_link", kGauge, {"link"}, 6, "Groups that serve here by how their rows go, as `epctl groups` says of each: `shared_memory`, `device_memory`, `streams`, `peer_memory`, `nccl`, `nccl_ep`."},
+      {"epd_groups_by_link", kGauge, {"link"}, 7, "Groups that serve here by how their rows go, as `epctl groups` says of each: `shared_memory`, `device_memory`, `streams`, `peer_memory`, `peer_memory_and_nccl`, `nccl`, `nccl_ep`."},
       {"epd_group_ready", kGauge, {"group", "tenant"}, kGroups, "1: READY, 0: in any other state.", "EpdGroupNotReady"},
       {"epd_group_transitions_total", kCounter, {"event", "to"}, 80, "What happened to groups here, `none`, or was done by this coordinator, by its reason; to: the state that followed.", "EpdGroupsReform"},
       {"epd_group_epoch", kGauge, {"group", "tenant"}, kGroups, "Grows with each new communicator."},

@@ -37,12 +37,18 @@ void NodeFleet::Restart(int index) {
 std::vector<std::unique_ptr<RankProcess>> NodeFleet::StartRanks(
     const ExchangeCase& c, const std::function<std::string(JoinedRank&, Link&)>& body,
     const JoinOptions& options) {
+  return StartRanks(c, body, [&](uint32_t) { return options; });
+}
+
+std::vector<std::unique_ptr<RankProcess>> NodeFleet::StartRanks(
+    const ExchangeCase& c, const std::function<std::string(JoinedRank&, Link&)>& body,
+    const std::function<JoinOptions(uint32_t rank)>& options) {
   std::vector<std::unique_ptr<RankProcess>> ranks;
   std::vector<RankData> data = MakeExchange(c);
   for (uint32_t rank = 0; rank < c.num_ranks; ++rank) {
     const std::string socket = node(node_of(c, rank)).socket_path();
     ranks.push_back(std::make_unique<RankProcess>([&, socket](Link& link) -> std::string {
-      JoinedRank joined(socket, c, rank, options, std::move(data[rank]));
+      JoinedRank joined(socket, c, rank, options(rank), std::move(data[rank]));
       return joined.problem.empty() ? body(joined, link) : joined.problem;
     }));
   }

@@ -28,6 +28,10 @@ class NodeFleet {
   std::vector<std::unique_ptr<RankProcess>> StartRanks(
       const ExchangeCase& c, const std::function<std::string(JoinedRank&, Link&)>& body,
       const JoinOptions& options = {});
+  // ... with options of its own.
+  std::vector<std::unique_ptr<RankProcess>> StartRanks(
+      const ExchangeCase& c, const std::function<std::string(JoinedRank&, Link&)>& body,
+      const std::function<JoinOptions(uint32_t rank)>& options);
   int node_of(const ExchangeCase& c, uint32_t rank) const {
     return static_cast<int>(rank * daemons_.size() / c.num_ranks);
   }
