@@ -389,6 +389,7 @@ int epd_leave(epd_group* group, epd_error*) {
 }
 
 int epd_group_get_info(epd_group* group, epd_group_info* info) {
+  const std::lock_guard lock(world().mutex);
   info->epoch = 1;
   info->num_ranks = group->spec.num_ranks;
   info->stopping = group->client->stopping;
