@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -89,12 +90,22 @@ std::string Show(const WireEvent& event) {
   return "something else";
 }
 
+// Of the other stream to the same worker, that of large rows by gRPC.
+bool IsEndOfRows(const std::string& event) {
+  return absl::StrContains(event, " gone: ") && !absl::StrContains(event, "within this node");
+}
+
+enum class Ends { kAll, kOfMessages };
+
 // The next `count` events, or those that came within the limit.
-std::vector<std::string> Next(Wire& wire, size_t count) {
+std::vector<std::string> Next(Wire& wire, size_t count, Ends which = Ends::kOfMessages) {
   std::vector<std::string> shown;
   const absl::Time deadline = absl::Now() + kLimit;
   while (shown.size() < count && absl::Now() < deadline) {
-    for (const WireEvent& event : wire.Take()) shown.push_back(Show(event));
+    for (const WireEvent& event : wire.Take()) {
+      std::string one = Show(event);
+      if (which == Ends::kAll || !IsEndOfRows(one)) shown.push_back(std::move(one));
+    }
     if (shown.size() >= count) break;
     const auto [once, while_ready] = wire.ready_fds();
     pollfd bells[] = {{once, POLLIN, 0}, {while_ready, POLLIN, 0}};
@@ -157,7 +168,7 @@ TEST_F(NodeStreamsTest, LastWordsAreHeardBeforeTheEndOfAnyStream) {
   EXPECT_THAT(Next(*left_, 1), ElementsAre("22 said 1"));
   for (uint64_t number = 1; number <= 30; ++number) Say(*left_, kRight, number);
   left_.reset();
-  const std::vector<std::string> heard = Next(*right_, 31);
+  const std::vector<std::string> heard = Next(*right_, 31, Ends::kAll);
   ASSERT_GE(heard.size(), 31u);
   for (uint64_t number = 1; number <= 30; ++number) {
     EXPECT_EQ(heard[number - 1], absl::StrCat("11 said ", number));
