@@ -28,11 +28,21 @@ grpc::Status FramesIn::Take(BufferReader& reader) {
 
 grpc::Status FramesIn::TakeOne(BufferReader& reader) {
   const std::optional<uint32_t> kind = reader.Peek<uint32_t>();
+  if (kind == KindOf(FrameKind::kRows)) return TakeRows(reader);
+  if (kind == KindOf(FrameKind::kRowsAhead)) return TakeRowsAhead(reader);
+  if (kind == KindOf(FrameKind::kMessage)) return TakeMessage(reader);
+  return BadKind(kind);
+}
+
+grpc::Status FramesIn::BadKind(std::optional<uint32_t> kind) {
   if (!kind.has_value()) return Bad("an empty buffer");
-  if (*kind == KindOf(FrameKind::kRows)) return TakeRows(reader);
-  if (*kind == KindOf(FrameKind::kRowsAhead)) return TakeRowsAhead(reader);
-  if (*kind == KindOf(FrameKind::kMessage)) return TakeMessage(reader);
   return Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
+}
+
+grpc::Status FramesIn::Stranger(const std::function<void(WireEvent)>& put,
+                                const std::string& what) {
+  put(PeerRefused{absl::UnauthenticatedError(what)});
+  return {grpc::StatusCode::UNAUTHENTICATED, what};
 }
 
 grpc::Status FramesIn::TakeSeveral(BufferReader& reader) {
@@ -77,13 +87,9 @@ grpc::Status FramesIn::TakeRows(BufferReader& reader) {
   switch (remote_regions_.Land(from_.peer, frame, pieces, reader.Parts())) {
     case RemoteRegions::Outcome::kBad:
       return Bad(absl::StrCat("rows of rank ", frame.rank, " outside of their region"));
-    case RemoteRegions::Outcome::kForeign: {
-      // Nobody whom a formation names: one line in the log, and the end.
-      const std::string what = absl::StrCat("node ", from_.node, " sends rows of rank ", frame.rank,
-                                            ", which another worker serves");
-      put_(PeerRefused{absl::UnauthenticatedError(what)});
-      return {grpc::StatusCode::UNAUTHENTICATED, what};
-    }
+    case RemoteRegions::Outcome::kForeign:
+      return Stranger(put_, absl::StrCat("node ", from_.node, " sends rows of rank ", frame.rank,
+                                         ", which another worker serves"));
     case RemoteRegions::Outcome::kComplete:
       put_(RowsCame{{GroupId(frame.group), Formation(frame.formation), frame.number},
                     Rank(frame.rank)});

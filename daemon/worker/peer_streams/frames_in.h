@@ -3,8 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,6 +38,10 @@ class FramesIn {
   static grpc::Status Bad(const std::string& what) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "got " + what};
   }
+  // Of a buffer of a kind that is not asked for; nothing: it is empty.
+  static grpc::Status BadKind(std::optional<uint32_t> kind);
+  // Nobody whom a formation names: one line in the log, and the end.
+  static grpc::Status Stranger(const std::function<void(WireEvent)>& put, const std::string& what);
 
  private:
   grpc::Status TakeOne(BufferReader& reader);

@@ -61,10 +61,9 @@ class Inbox {
     [[maybe_unused]] const ssize_t ignored = write(wakeup_.get(), &one, sizeof one);
   }
 
-  bool empty() const { return !full_.load(std::memory_order_acquire); }
-
   std::vector<WireEvent> Take() {
-    if (!full_.exchange(false)) return {};
+    // A look, of which each turn of the exec thread takes one, leaves the word to who puts.
+    if (!full_.load(std::memory_order_acquire) || !full_.exchange(false)) return {};
     uint64_t count;
     [[maybe_unused]] const ssize_t ignored = read(wakeup_.get(), &count, sizeof count);
     const std::lock_guard lock(mutex_);

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,15 +20,16 @@ bool IsLater(int error) { return error == EAGAIN || error == EWOULDBLOCK || erro
 
 }  // namespace
 
-NodeStreams::NodeStreams(std::string node, Incarnation self, RemoteRegions& landing)
+NodeStreams::NodeStreams(std::string node, Incarnation self, RemoteRegions& landing,
+                         Traffic& traffic)
     : node_(std::move(node)),
       self_(self),
       landing_(landing),
+      traffic_(traffic),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
-void NodeStreams::Meet(Incarnation peer, std::shared_ptr<NodeTraffic> traffic) {
+void NodeStreams::Meet(Incarnation peer) {
   Stream& stream = streams_[peer];
-  if (stream.num_waiting == 0) stream.traffic = std::move(traffic);
   if (stream.socket.valid() || stream.over || peer < self_) return;
   int ends[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -51,7 +51,7 @@ void NodeStreams::Adopt(Incarnation peer, UniqueFd socket) {
 void NodeStreams::Connect(Incarnation peer, Stream& stream, UniqueFd socket) {
   stream.socket = std::move(socket);
   stream.frames =
-      std::make_unique<FramesIn>(FramesIn::From{peer, node_, stream.traffic}, landing_,
+      std::make_unique<FramesIn>(FramesIn::From{peer, node_, Counted()}, landing_,
                                  [this](WireEvent event) { events_.push_back(std::move(event)); });
   if (absl::Status watched = Watch(peer, stream, EPOLL_CTL_ADD); !watched.ok()) {
     return End(peer, stream, std::string(watched.message()));
@@ -81,7 +81,7 @@ void NodeStreams::Enqueue(Incarnation peer, const grpc::ByteBuffer& message) {
     stream.out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   ++stream.num_waiting;
-  stream.traffic->queued_messages.fetch_add(1, std::memory_order_relaxed);
+  Counted()->queued_messages.fetch_add(1, std::memory_order_relaxed);
 }
 
 void NodeStreams::Flush(Incarnation peer) {
@@ -101,11 +101,8 @@ void NodeStreams::Send(Incarnation peer, Stream& stream) {
     sent += static_cast<size_t>(bytes);
   }
   stream.out.erase(0, sent);
-  if (stream.out.empty() && stream.num_waiting > 0) {
-    stream.traffic->queued_messages.fetch_sub(stream.num_waiting, std::memory_order_relaxed);
-    stream.num_waiting = 0;
-  }
   const bool waits = !stream.out.empty();
+  if (!waits) CountNone(stream);
   if (waits == stream.watches_write) return;
   stream.watches_write = waits;
   if (absl::Status watched = Watch(peer, stream, EPOLL_CTL_MOD); !watched.ok()) {
@@ -113,10 +110,15 @@ void NodeStreams::Send(Incarnation peer, Stream& stream) {
   }
 }
 
-bool NodeStreams::IsReady() const {
-  if (!events_.empty()) return true;
-  epoll_event event;
-  return !streams_.empty() && epoll_wait(epoll_.get(), &event, 1, 0) > 0;
+const std::shared_ptr<NodeTraffic>& NodeStreams::Counted() {
+  if (counted_ == nullptr) counted_ = traffic_.Of(node_);
+  return counted_;
+}
+
+void NodeStreams::CountNone(Stream& stream) {
+  if (stream.num_waiting == 0) return;
+  Counted()->queued_messages.fetch_sub(stream.num_waiting, std::memory_order_relaxed);
+  stream.num_waiting = 0;
 }
 
 std::vector<WireEvent> NodeStreams::Take() {
@@ -168,8 +170,7 @@ grpc::Status NodeStreams::TakeMessages(Stream& stream) {
 void NodeStreams::End(Incarnation peer, Stream& stream, const std::string& why) {
   stream.over = true;
   stream.socket.reset();
-  stream.traffic->queued_messages.fetch_sub(stream.num_waiting, std::memory_order_relaxed);
-  stream.num_waiting = 0;
+  CountNone(stream);
   stream.out.clear();
   stream.in.clear();
   events_.push_back(PeerGone{
@@ -179,8 +180,7 @@ void NodeStreams::End(Incarnation peer, Stream& stream, const std::string& why) 
 void NodeStreams::Forget(Incarnation peer) {
   const auto found = streams_.find(peer);
   if (found == streams_.end()) return;
-  found->second.traffic->queued_messages.fetch_sub(found->second.num_waiting,
-                                                   std::memory_order_relaxed);
+  CountNone(found->second);
   streams_.erase(found);
   const auto adopted = adopted_.find(peer);
   if (adopted == adopted_.end()) return;

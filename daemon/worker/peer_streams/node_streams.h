@@ -34,13 +34,13 @@ struct NodeStreamEnd {
 // Exec thread only.
 class NodeStreams {
  public:
-  // Of worker `self` of `node`; `landing` outlives this.
-  NodeStreams(std::string node, Incarnation self, RemoteRegions& landing);
+  // Of worker `self` of `node`; the references outlive this.
+  NodeStreams(std::string node, Incarnation self, RemoteRegions& landing, Traffic& traffic);
   NodeStreams(const NodeStreams&) = delete;
   NodeStreams& operator=(const NodeStreams&) = delete;
 
   // Of a worker of this node that it has no stream to. The one of both with the smaller number makes the pair.
-  void Meet(Incarnation peer, std::shared_ptr<NodeTraffic> traffic);
+  void Meet(Incarnation peer);
   // What a worker of this node has made for this one. It waits while an older stream to that worker has not been forgotten.
   void Adopt(Incarnation peer, UniqueFd socket);
   std::vector<NodeStreamEnd> TakeEnds() { return std::exchange(ends_, {}); }
@@ -53,7 +53,6 @@ class NodeStreams {
 
   // Readable while there is something to read; -1: there was no descriptor left, and no stream can be.
   int ready_fd() const { return epoll_.get(); }
-  bool IsReady() const;
   // All that has come, behind what was found out before.
   std::vector<WireEvent> Take();
   // Until all that was enqueued is sent, but for `most`.
@@ -65,7 +64,6 @@ class NodeStreams {
  private:
   struct Stream {
     UniqueFd socket;  // Invalid: the other side's end has not come.
-    std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();
     std::string out;  // Not sent yet, each message behind its size, 32 bits.
     uint64_t num_waiting = 0;
     bool watches_write = false;
@@ -75,6 +73,10 @@ class NodeStreams {
   };
 
   void Connect(Incarnation peer, Stream& stream, UniqueFd socket);
+  // Of all streams within this node together.
+  const std::shared_ptr<NodeTraffic>& Counted();
+  // Nothing of it waits any more.
+  void CountNone(Stream& stream);
   void Send(Incarnation peer, Stream& stream);
   void Read(Incarnation peer, Stream& stream);
   // Takes the whole messages out of what has come.
@@ -85,7 +87,9 @@ class NodeStreams {
   const std::string node_;
   const Incarnation self_;
   RemoteRegions& landing_;
+  Traffic& traffic_;
   const UniqueFd epoll_;
+  std::shared_ptr<NodeTraffic> counted_;  // From the first stream on.
   std::map<Incarnation, Stream> streams_;
   std::map<Incarnation, UniqueFd> adopted_;  // For a stream that is still there.
   std::vector<NodeStreamEnd> ends_;

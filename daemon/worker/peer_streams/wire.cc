@@ -61,7 +61,7 @@ std::string AddressOf(const std::string& address, uint32_t kind) {
 Wire::Wire(Options options)
     : options_(std::move(options)),
       credentials_(MakeChannelCredentials(options_.tls, TellRefused())),
-      node_streams_(options_.node, options_.self, remote_regions_),
+      node_streams_(options_.node, options_.self, remote_regions_, *traffic_),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
       server_({options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
@@ -136,7 +136,7 @@ void Wire::Meet(const std::vector<PeerWorker>& nodes) {
     Peer peer;
     peer.traffic = traffic_->Of(node.name.value);
     if (options_.passes_ends && node.name.value == options_.node) {
-      node_streams_.Meet(node.worker, peer.traffic);
+      node_streams_.Meet(node.worker);
     } else {
       peer.express = Connect(node, kExpressStream);
     }

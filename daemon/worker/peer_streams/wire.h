@@ -89,8 +89,7 @@ class Wire {
   void Land(const RowsName& name, char* eager_buffer);
   void Drop(const RowsName& name) { held_rows_.erase(name); }
 
-  // Whether something has come; then at least one of ready_fds() is readable, or will be found so at the next look.
-  bool HasEvents() const { return !inbox_->empty() || node_streams_.IsReady(); }
+  // What has come; nothing, if nothing has.
   std::vector<WireEvent> Take();
   // Readable when something has come: the first once, the second for as long as it has not been taken.
   std::array<int, 2> ready_fds() const { return {inbox_->wakeup_fd(), node_streams_.ready_fd()}; }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -136,34 +137,27 @@ class WireServer::Stream {
   grpc::Status TakeHello(BufferReader& reader) {
     EPD_FAILPOINT("worker.wire.greeted");
     const std::optional<uint32_t> kind = reader.Peek<uint32_t>();
-    if (!kind.has_value()) return FramesIn::Bad("an empty buffer");
-    if (*kind != static_cast<uint32_t>(FrameKind::kHello)) {
-      return FramesIn::Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
-    }
+    if (kind != static_cast<uint32_t>(FrameKind::kHello)) return FramesIn::BadKind(kind);
     v1::WireHello hello;
     if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) {
       return FramesIn::Bad("a hello that is none");
     }
     if (server_.self_.secret.empty() ||
         !SameProof(hello.proof(), ProofOfStream(secret_, hello_, challenge_))) {
-      return Stranger(absl::StrCat("a stream at ", context_.peer(),
-                                   ", which says that it is of node ", node_,
-                                   ", does not know what a formation tells its workers"));
+      return FramesIn::Stranger(
+          put_, absl::StrCat("a stream at ", context_.peer(), ", which says that it is of node ",
+                             node_, ", does not know what a formation tells its workers"));
     }
     frames_.emplace(FramesIn::From{peer_, node_, server_.traffic_.Of(node_)},
-                    server_.remote_regions_,
-                    [&inbox = server_.inbox_](WireEvent event) { inbox.Put(std::move(event)); });
+                    server_.remote_regions_, put_);
     server_.Greeted(this, peer_, kind_);
     return grpc::Status::OK;
   }
 
-  // Nobody whom a formation names: one line in the log, and the end.
-  grpc::Status Stranger(const std::string& what) {
-    server_.inbox_.Put(PeerRefused{absl::UnauthenticatedError(what)});
-    return {grpc::StatusCode::UNAUTHENTICATED, what};
-  }
-
   WireServer& server_;
+  const std::function<void(WireEvent)> put_ = [&inbox = server_.inbox_](WireEvent event) {
+    inbox.Put(std::move(event));
+  };
   Door& door_;
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_{&context_};

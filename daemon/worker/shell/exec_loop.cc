@@ -207,10 +207,12 @@ bool ExecLoop::ScanSessions() {
 }
 
 bool ExecLoop::TakeWire() {
-  if (wire_ == nullptr || !wire_->HasEvents()) return false;
+  if (wire_ == nullptr) return false;
+  std::vector<WireEvent> events = wire_->Take();
+  if (events.empty()) return false;
   const absl::Time now = Now();
   performer_.EndSetsWithoutPages(now);
-  for (WireEvent& event : wire_->Take()) {
+  for (WireEvent& event : events) {
     if (auto* said = std::get_if<PeerSaid>(&event)) {
       performer_.Hear(std::move(*said), now);
     } else if (const auto* came = std::get_if<RowsCame>(&event)) {

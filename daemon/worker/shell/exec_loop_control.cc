@@ -217,7 +217,7 @@ void ExecLoop::SendStreamEnds() {
     v1::FromWorker message;
     message.mutable_neighbour()->set_worker(end.peer.value);
     message.mutable_neighbour()->mutable_stream();
-    Fail(epd_.Send(message, {end.socket.get()}));
+    performer_.Send(message, {end.socket.get()});
   }
 }
 

@@ -39,14 +39,6 @@ class CudaMembers : public OnFakeGpu {
  protected:
   CudaMembers() { setenv("EPD_FAKE_CUDA", kTwo, 1); }
 
-  // Ranks are on the devices in turns, so that neighbours have different workers.
-  static JoinOptions OnOneOf(uint32_t num_devices, uint32_t rank) {
-    JoinOptions options = kOnCuda;
-    options.device = "cuda:" + std::to_string(rank % num_devices);
-    return options;
-  }
-  static JoinOptions OnEither(uint32_t rank) { return OnOneOf(2, rank); }
-
   // No TLS, no cluster: what the two workers tell each other stays on the node.
   const std::vector<std::string> flags_ = {"--cuda_staging_bytes=512MiB", "--cuda_devices=0,1"};
 };
@@ -80,16 +72,26 @@ TEST_F(CudaMembers, WithoutPeerAccessInOneDirectionRowsGoByNcclAndTheLogSaysWhy)
   EXPECT_EQ(gpu_.CountNcclMarks('r'), 2);
 }
 
-class CudaManyMembers : public CudaMembers, public ::testing::WithParamInterface<uint32_t> {};
+class CudaManyMembers : public CudaMembers, public ::testing::WithParamInterface<uint32_t> {
+ protected:
+  CudaManyMembers() {
+    setenv("EPD_FAKE_CUDA", ("devices=" + std::to_string(num_devices_)).c_str(), 1);
+  }
+  // epd serves all of them.
+  std::vector<std::string> Flags() const {
+    std::string all = "0";
+    for (uint32_t i = 1; i < num_devices_; ++i) all += "," + std::to_string(i);
+    return {"--cuda_staging_bytes=256MiB", "--cuda_devices=" + all};
+  }
+
+  const uint32_t num_devices_ = GetParam();
+};
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaManyMembers, ::testing::Values(4, 8),
                          ::testing::PrintToStringParamName());
 
 TEST_P(CudaManyMembers, EveryRankGetsWhatPlainLoopsGive) {
-  const uint32_t num_devices = GetParam();
-  std::string all = "0";
-  for (uint32_t i = 1; i < num_devices; ++i) all += "," + std::to_string(i);
-  setenv("EPD_FAKE_CUDA", ("devices=" + std::to_string(num_devices)).c_str(), 1);
-  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=" + all});
+  const uint32_t num_devices = num_devices_;
+  RunningDaemon daemon(Flags());
   ExchangeCase c = CasesOfNodes(num_devices)[0];
   c.worker_executor = true;
   auto ranks = StartRanks(daemon.socket_path(), c, RunTwice,
@@ -122,11 +124,8 @@ int NumLocalConnections(pid_t pid) {
 
 // The test's results say how long an exchange of five operations took on average: leader_messages_us, of each rank the last.
 TEST_P(CudaManyMembers, WorkersSpeakWithEachOtherBySocketsOfTheirOwn) {
-  const uint32_t num_devices = GetParam();
-  std::string all = "0";
-  for (uint32_t i = 1; i < num_devices; ++i) all += "," + std::to_string(i);
-  setenv("EPD_FAKE_CUDA", ("devices=" + std::to_string(num_devices)).c_str(), 1);
-  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=" + all});
+  const uint32_t num_devices = num_devices_;
+  RunningDaemon daemon(Flags());
   const ExchangeCase c{
       .num_ranks = num_devices, .num_experts = num_devices, .worker_executor = true};
   auto ranks = StartRanks(

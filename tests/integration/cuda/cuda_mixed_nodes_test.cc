@@ -45,12 +45,6 @@ class CudaMixedNodes : public OnFakeGpu {
  protected:
   CudaMixedNodes() { setenv("EPD_FAKE_CUDA", "devices=2", 1); }
 
-  // Ranks of a node are on its devices in turns.
-  static JoinOptions OnEither(uint32_t rank) {
-    JoinOptions options = kOnCuda;
-    options.device = "cuda:" + std::to_string(rank % 2);
-    return options;
-  }
   // What `epctl groups` of each node prints.
   static std::vector<std::string> Groups(NodeFleet& fleet) {
     std::vector<std::string> said;

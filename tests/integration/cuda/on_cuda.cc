@@ -10,6 +10,12 @@ constexpr absl::Duration kRecovers = absl::Minutes(1);
 
 }  // namespace
 
+JoinOptions OnOneOf(uint32_t num_devices, uint32_t rank) {
+  JoinOptions options = kOnCuda;
+  options.device = "cuda:" + std::to_string(rank % num_devices);
+  return options;
+}
+
 std::string RunTwice(JoinedRank& joined, Link&) { return joined.RunAndLeave(2); }
 
 std::string RunUntilTold(JoinedRank& joined, Link& link) {

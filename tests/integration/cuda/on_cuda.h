@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -20,6 +21,10 @@ class OnFakeGpu : public ::testing::Test {
 
   const FakeGpu gpu_;
 };
+
+// Ranks are on a node's devices in turns, so that neighbours have different workers.
+JoinOptions OnOneOf(uint32_t num_devices, uint32_t rank);
+inline JoinOptions OnEither(uint32_t rank) { return OnOneOf(2, rank); }
 
 // Two steps, then leaves. "" or what went wrong.
 std::string RunTwice(JoinedRank& joined, Link& link);

@@ -219,7 +219,7 @@ TEST_F(NodeStreamsTest, ANewEndWaitsUntilTheOldStreamIsForgotten) {
 class HostilePeerTest : public ::testing::Test {
  protected:
   HostilePeerTest() {
-    streams_.Meet(kRight, std::make_shared<NodeTraffic>());
+    streams_.Meet(kRight);
     std::vector<NodeStreamEnd> ends = streams_.TakeEnds();
     EXPECT_EQ(ends.size(), 1u);
     if (!ends.empty()) end_ = std::move(ends[0].socket);
@@ -240,7 +240,8 @@ class HostilePeerTest : public ::testing::Test {
   }
 
   RemoteRegions regions_;
-  NodeStreams streams_{kNode, kLeft, regions_};
+  Traffic traffic_;
+  NodeStreams streams_{kNode, kLeft, regions_, traffic_};
   UniqueFd end_;
 };
 
@@ -270,14 +271,14 @@ TEST_F(HostilePeerTest, APartOfAMessageIsNone) {
 
 TEST(NodeStreamsAloneTest, WithoutADescriptorThePeerIsToldToBeGone) {
   RemoteRegions regions;
-  NodeStreams streams(kNode, kLeft, regions);
+  Traffic traffic;
+  NodeStreams streams(kNode, kLeft, regions, traffic);
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none = {0, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  streams.Meet(kRight, std::make_shared<NodeTraffic>());
+  streams.Meet(kRight);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(streams.IsReady());
   const std::vector<WireEvent> told = streams.Take();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(Show(told[0]), HasSubstr("22 gone: its stream within this node has ended: "

@@ -219,6 +219,18 @@ class TwoRanksTest : public testing::Test {
     inputs_ = RandomInputs(random, problem_, kRowBytes);
   }
 
+  // Rows of rank 0 with their weights, behind `status`.
+  void Push(const DeviceTensors& tensors, const std::vector<LandingTarget>& targets,
+            ReportWord* report, const std::uint32_t* status = nullptr) {
+    const RoutingPlanView& view = plans_->View(0);
+    PushLandingArgs push =
+        LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, report);
+    if (status != nullptr) push.gate.status = status;
+    const Region scratch = MakeScratch(
+        [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
+    Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
+  }
+
   static constexpr std::uint64_t kRowBytes = 48;
   reference::Problem problem_;
   std::unique_ptr<Plans> plans_;
@@ -247,16 +259,10 @@ TEST_F(TwoRanksTest, ABadStatusPushesNothingAndLeavesZeros) {
   const std::uint32_t status = 14;
   ReportWord report = kNoReport;
   const std::vector<LandingTarget> targets = landings.TargetsOf(0);
-  const RoutingPlanView& view = plans_->View(0);
-  PushLandingArgs push =
-      LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
-  push.gate.status = &status;
-  const Region scratch = MakeScratch(
-      [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
-  Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
+  Push(tensors, targets, &report, &status);
   EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
 
-  DeviceRecv recv(view, 8, kRowBytes);
+  DeviceRecv recv(plans_->View(0), 8, kRowBytes);
   const std::vector<LandingSource> sources = landings.SourcesOf(0);
   recv.args.sources = sources.data();
   recv.args.gate.status = &status;
@@ -271,12 +277,7 @@ TEST_F(TwoRanksTest, APushToARankThatReadsTheRowsItselfLandsNothing) {
   ReportWord report = kNoReport;
   std::vector<LandingTarget> targets = landings.TargetsOf(0);
   targets[1] = {nullptr, 0, kReadWhereTheyLie};
-  const RoutingPlanView& view = plans_->View(0);
-  PushLandingArgs push =
-      LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
-  const Region scratch = MakeScratch(
-      [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
-  Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
+  Push(tensors, targets, &report);
   EXPECT_EQ(report, kNoReport);
   EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
   EXPECT_NE(landings.At(0, 0).Copy(), reference::Bytes(landings.At(0, 0).size(), 0xee));
@@ -289,12 +290,7 @@ TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothingButAHeaderOfZeros
   ReportWord report = kNoReport;
   std::vector<LandingTarget> targets = landings.TargetsOf(0);
   targets[1].bytes -= 1;
-  const RoutingPlanView& view = plans_->View(0);
-  PushLandingArgs push =
-      LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
-  const Region scratch = MakeScratch(
-      [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
-  Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
+  Push(tensors, targets, &report);
   EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
   EXPECT_EQ(ReadReport(report).index, 1);
   reference::Bytes closed(landings.At(0, 1).size(), 0xee);
@@ -304,11 +300,10 @@ TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothingButAHeaderOfZeros
   // More tokens than the receiver was told of.
   for (const bool none : {false, true}) {
     targets = landings.TargetsOf(0);
-    push.targets = targets.data();
     targets[1].max_rows -= 1;
     if (none) targets[1] = {};
     report = kNoReport;
-    Execute(PushLandingLaunches(ForOne(push), device_.shape), device_);
+    Push(tensors, targets, &report);
     EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
     EXPECT_EQ(ReadReport(report).index, 1);
     EXPECT_EQ(landings.At(0, 1).Copy(), closed);
