@@ -1,123 +1,123 @@
 """dispatch and combine through epd.jax on all of a machine's GPUs, forward and backward, against ragged_all_to_all.
 
 Started by api_ranks.py; prints one JSON object with a record (bench_record.py) for each shape and implementation. One
-process, a rank per GPU; bfloat16, top-8, zones unpadded. Argument: what the two shapes' sizes are divided by (1; more where
-it is only tried).
+process, a rank per GPU; bfloat16, top-8, zones unpadded. Arguments: what the two shapes' sizes are divided by (1; more where
+it is only tried), and event_call.so.
 
-Two clocks: a call with its results awaited, as a program sees it, and the period of a dispatch and combine in a chain of
-them inside one program, which is the device's own time once the chain is longer than what it takes to start it; where XLA
-takes calls into command buffers the chain is a replayed graph. What comes back of tokens that no expert has changed is
-top-8 times the tokens, exactly in bfloat16: that is looked at before and after everything that is timed.
+Two clocks. "wall": a call with its results awaited, as a program sees it, and the period of a dispatch and combine in a
+chain of them inside one program, which is the device's own time once the chain is longer than what it takes to start it.
+"event": from an event in XLA's stream before a dispatch, a combine or both to one behind (event_marks.py), with a rank's waiting
+for others in it. The events stand in an unrolled chain, whose first pair is left out: before it ranks start at different times.
+Where XLA takes calls into command buffers a chain is a replayed graph, and events are nodes of it; "in_graph" says whether
+they were. What comes back of tokens that no expert has changed is top-8 times the tokens, exactly in bfloat16: that is looked
+at before and after everything that is timed.
 """
 
-import datetime
 import functools
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import time
 
+import bench_shapes
 import epd.jax as ep
+import event_marks
 import jax
 import jax.numpy as jnp
+import machine
 import numpy as np
-from bench_record import Place, Workload, record, row
+from api_exchanges import Exchange, through_epd, through_xla
+from bench_record import Measured, Place, Workload, expert_rows, record, row, slowest
+from bench_shapes import CHAIN, LOCAL_EXPERTS, MARKED, TOP_K
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-_TOP_K, _LOCAL_EXPERTS, _HIDDEN = 8, 32, 7168
-_SHAPES = {"decode 128": 128, "train 4096": 4096}
-_WARM, _RUNS = 5, 40
-# Pairs in a chain. Each makes the rows _TOP_K times larger, and bfloat16 ends at 2**127.
-_CHAIN = 8
-_HERE = pathlib.Path(__file__).resolve().parent
-
-
-def _exclusive(sizes: jax.Array, axis: int = 0) -> jax.Array:
-    return jnp.cumsum(sizes, axis) - sizes
-
-
-def _ragged(tokens: jax.Array, idx: jax.Array, capacity: int, ranks: int) -> jax.Array:
-    """What a user would write without epd, of one device: rows to their experts, expert-major, and the sums back."""
-    me, experts = jax.lax.axis_index("ep"), ranks * _LOCAL_EXPERTS
-    flat = idx.reshape(-1)
-    order = jnp.argsort(flat, stable=True)
-    counts = jnp.bincount(flat, length=experts).astype(jnp.int32)
-    everybodys = jax.lax.all_gather(counts, "ep")
-    before = _exclusive(everybodys)
-    zones = _exclusive(everybodys.sum(0).reshape(ranks, _LOCAL_EXPERTS), 1).reshape(-1)
-    here = me * _LOCAL_EXPERTS
-    mine = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=here, axis=1)
-    came = mine(everybodys, slice_size=_LOCAL_EXPERTS).reshape(-1)
-    at = mine((zones + before), slice_size=_LOCAL_EXPERTS).reshape(-1)
-    at_home = mine(_exclusive(everybodys, 1), slice_size=_LOCAL_EXPERTS).reshape(-1)
-    rows = tokens[order // _TOP_K]
-    recv = jax.lax.ragged_all_to_all(
-        rows,
-        jnp.zeros((capacity, tokens.shape[1]), tokens.dtype),
-        _exclusive(counts),
-        counts,
-        zones + before[me],
-        came,
-        axis_name="ep",
-    )
-    back = jax.lax.ragged_all_to_all(
-        recv, jnp.zeros_like(rows), at, came, at_home, counts, axis_name="ep"
-    )
-    sums = jnp.zeros(tokens.shape, jnp.float32).at[order // _TOP_K].add(back.astype(jnp.float32))
-    return sums.astype(tokens.dtype)
+# Places in a pair, and between which of them its parts stand.
+_PLACES = 3
+_PARTS = {"dispatch": (0, 1), "combine": (1, 2), "pair": (0, 2)}
 
 
 def _times(step, *arguments) -> list[float]:
     """Microseconds of single calls, results awaited."""
     taken = []
-    for run in range(_WARM + _RUNS):
+    for run in range(bench_shapes.WARM + bench_shapes.RUNS):
         begin = time.perf_counter()
         jax.block_until_ready(step(*arguments))
-        if run >= _WARM:
+        if run >= bench_shapes.WARM:
             taken.append(1e6 * (time.perf_counter() - begin))
     return taken
 
 
 def _chain(step):
-    """_CHAIN pairs, each behind the one before, in one program."""
+    """CHAIN pairs, each behind the one before, in one program."""
 
     def chained(tokens, idx):
-        return jax.lax.scan(lambda t, _: (step(t, idx), None), tokens, length=_CHAIN)[0]
+        return jax.lax.scan(lambda t, _: (step(t, idx), None), tokens, length=CHAIN)[0]
 
     return chained
 
 
-def _right(forward, tokens, idx) -> bool:
-    got = np.asarray(forward(tokens, idx), np.float32)
-    return bool(np.array_equal(got, np.asarray(tokens, np.float32) * _TOP_K))
+def _right(step, tokens, idx, pairs: int = 1) -> bool:
+    got = np.asarray(step(tokens, idx), np.float32)
+    return bool(np.array_equal(got, np.asarray(tokens, np.float32) * TOP_K**pairs))
 
 
-def _measure(step, tokens, idx) -> tuple[list[dict], dict[str, bool]]:
-    """A step's rows - one call, with its backward, in a chain - and whether it was right before and after."""
-    forward, chained = jax.jit(step), jax.jit(_chain(step))
-    both = jax.jit(jax.grad(lambda t, i: (step(t, i).astype(jnp.float32) ** 2).sum()))
-    before = _right(forward, tokens, idx)
-    period = [taken / _CHAIN for taken in _times(chained, tokens, idx)]
-    rows = [
-        row("forward", _times(forward, tokens, idx)),
+class _Events:
+    """Times by the devices' clocks."""
+
+    def __init__(self, marks: event_marks.EventMarks, mesh: Mesh) -> None:
+        self._marks, self._mesh = marks, mesh
+
+    def measure(self, exchange: Exchange, tokens, idx) -> tuple[list[dict], dict[str, bool]]:
+        """Rows, of each run the pairs behind the first, of each pair the slowest rank; and whether results were right."""
+        captured = self._marks.captured()
+        program = jax.jit(self._marked(exchange))
+        before = _right(program, tokens, idx, MARKED)
+        taken: dict[str, list[float]] = {part: [] for part in _PARTS}
+        for run in range(bench_shapes.WARM + bench_shapes.RUNS):
+            jax.block_until_ready(program(tokens, idx))
+            for part, times in taken.items() if run >= bench_shapes.WARM else ():
+                times.extend(self._of_pairs(*_PARTS[part]))
+        about = {"clock": "event", "in_graph": self._marks.captured() > captured}
+        rows = [row(part, times, **about) for part, times in taken.items()]
+        after = _right(program, tokens, idx, MARKED)
+        return rows, {"before events": before, "after events": after}
+
+    def _marked(self, exchange: Exchange):
+        """MARKED pairs behind each other, each with an event before, between and behind."""
+        mark = functools.partial(self._marks.mark, self._mesh)
+
+        def marked(tokens, idx):
+            for first in range(0, MARKED * _PLACES, _PLACES):
+                tokens, idx = mark(first, tokens, idx)
+                recv, way_back = exchange.dispatch(tokens, idx)
+                (recv,) = mark(first + 1, recv)
+                (tokens,) = mark(first + 2, exchange.combine(recv, way_back))
+            return tokens
+
+        return marked
+
+    def _of_pairs(self, start: int, end: int) -> list[float]:
+        first = range(_PLACES, MARKED * _PLACES, _PLACES)
+        elapsed = self._marks.elapsed_us
+        ranks = range(self._mesh.size)
+        return slowest([[elapsed(r, at + start, at + end) for at in first] for r in ranks])
+
+
+def _by_wall(exchange: Exchange, tokens, idx) -> list[dict]:
+    """Dispatch, combine, both, with their backward, in a chain."""
+    chained = jax.jit(_chain(exchange.pair))
+    dispatch, combine = jax.jit(exchange.dispatch), jax.jit(exchange.combine)
+    both = jax.jit(jax.grad(lambda t, i: (exchange.pair(t, i).astype(jnp.float32) ** 2).sum()))
+    period = [taken / CHAIN for taken in _times(chained, tokens, idx)]
+    return [
+        row("dispatch", _times(dispatch, tokens, idx)),
+        row("combine", _times(combine, *dispatch(tokens, idx))),
+        row("forward", _times(jax.jit(exchange.pair), tokens, idx)),
         row("forward_backward", _times(both, tokens, idx)),
-        row("chained pair period", period, pairs=_CHAIN),
+        row("chained pair period", period, pairs=CHAIN),
     ]
-    return rows, {"before": before, "after": _right(forward, tokens, idx)}
-
-
-def _commit() -> str:
-    """Of the bundle, or of the checkout."""
-    bundled = _HERE.parents[1] / "COMMIT"
-    if bundled.exists():
-        return bundled.read_text().strip()
-    asked = subprocess.run(
-        ["git", "-C", _HERE, "rev-parse", "HEAD"], check=False, text=True, capture_output=True
-    )
-    return asked.stdout.strip() or "unknown"
 
 
 def _place(devices: list[jax.Device]) -> Place:
@@ -129,71 +129,73 @@ def _place(devices: list[jax.Device]) -> Place:
             "platform_version": devices[0].client.platform_version,
             "command_buffers": os.environ.get("EPD_COMMAND_BUFFERS", ""),
         },
-        provenance={
-            "commit": _commit(),
-            "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        },
+        provenance=machine.provenance(),
     )
 
 
-def _bench(mesh: Mesh, group: ep.Group, name: str, count: int, ours: dict) -> list[dict]:
-    """The records of one shape: through epd, and through XLA's collective."""
-    ranks = mesh.size
-    capacity = ranks * count * _TOP_K
-    rng = np.random.default_rng(count)
-    sharding = NamedSharding(mesh, P("ep"))
-    tokens = rng.integers(-4, 5, (ranks * count, group.config.hidden_dim)).astype(jnp.bfloat16)
-    # A token's experts are distinct, as a router's are.
-    idx = np.argsort(rng.random((ranks * count, ranks * _LOCAL_EXPERTS)))[:, :_TOP_K]
-    live = int(np.bincount(idx.reshape(-1) // _LOCAL_EXPERTS, minlength=ranks).max())
-    tokens = jax.device_put(tokens, sharding)
-    idx = jax.device_put(idx.astype(np.int32), sharding)
-    layer = ep.EpLayerConfig(top_k=_TOP_K)
-
-    def through_epd(tokens, idx):
-        weights = jnp.ones(idx.shape, jnp.float32)
-        recv, _, handle, counts, _ = group.dispatch(layer, idx, tokens, weights, capacity)
-        return group.combine(layer, handle, recv, tokens.shape[0])
-
-    spec = P("ep")
-    through_xla = jax.shard_map(
-        functools.partial(_ragged, capacity=capacity, ranks=ranks),
-        mesh=mesh,
-        in_specs=(spec, spec),
-        out_specs=spec,
-        check_vma=False,
-    )
-    workload = Workload(
-        name=name,
-        ranks=ranks,
-        tokens_per_rank=count,
-        hidden=tokens.shape[1],
-        top_k=_TOP_K,
-        num_experts=ranks * _LOCAL_EXPERTS,
-        live_rows=live,
-        capacity=capacity,
-    )
-    place = _place(jax.devices())
-    rows, oracle = _measure(through_epd, tokens, idx)
-    ep.check()
-    records = [record(workload, {"name": "epd", **ours}, place, rows, oracle)]
-    theirs, problem = {"name": "ragged_all_to_all"}, ""
+def _made_events(mesh: Mesh, library: str) -> tuple[_Events | None, str]:
+    """Or why there are none."""
+    if mesh.devices.flat[0].platform not in ("gpu", "cuda"):
+        return None, "no events in a CPU's streams"
+    if not library:
+        return None, "no event_call.so"
     try:
-        rows, oracle = _measure(through_xla, tokens, idx)
-    except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
-        rows, oracle, problem = [], {}, f"does not run here: {str(error)[:200]}"
-    return [*records, record(workload, theirs, place, rows, oracle, problem)]
+        marks = event_marks.EventMarks(pathlib.Path(library), mesh.size, MARKED * _PLACES)
+    except (OSError, RuntimeError) as error:
+        return None, str(error)
+    return _Events(marks, mesh), ""
+
+
+class _Bench:
+    """What is the same of all shapes."""
+
+    def __init__(self, mesh: Mesh, group: ep.Group, ours: dict, library: str) -> None:
+        self._mesh, self._group, self._ours = mesh, group, ours
+        self._events, self._no_events = _made_events(mesh, library)
+        self._place = _place(jax.devices())
+
+    def _measured(self, exchange: Exchange, workload: Workload, tokens, idx) -> Measured:
+        forward = jax.jit(exchange.pair)
+        oracle = {"before": _right(forward, tokens, idx)}
+        rows, no_events = _by_wall(exchange, tokens, idx), self._no_events
+        if self._events:
+            try:
+                by_events, right = self._events.measure(exchange, tokens, idx)
+                rows, oracle = [*rows, *by_events], oracle | right
+            except RuntimeError as error:  # It spoils no other row.
+                no_events = f"does not run with events: {str(error)[:200]}"
+        oracle["after"] = _right(forward, tokens, idx)
+        return Measured(rows, oracle, expert_rows(workload), no_events=no_events)
+
+    def records(self, problem: bench_shapes.Problem) -> list[dict]:
+        """Of one shape: through epd, and through XLA's collective."""
+        workload = problem.workload
+        sharding = NamedSharding(self._mesh, P("ep"))
+        tokens = jax.device_put(problem.tokens.astype(jnp.bfloat16), sharding)
+        idx = jax.device_put(problem.idx, sharding)
+        exchange = through_epd(self._group, len(tokens), workload.capacity)
+        ours = self._measured(exchange, workload, tokens, idx)
+        ep.check()
+        try:
+            exchange = through_xla(self._mesh, workload.capacity)
+            theirs = self._measured(exchange, workload, tokens, idx)
+        except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
+            theirs = Measured(problem=f"does not run here: {str(error)[:200]}")
+        return [
+            record(workload, {"name": "epd", **self._ours}, self._place, ours),
+            record(workload, {"name": "ragged_all_to_all"}, self._place, theirs),
+        ]
 
 
 def main() -> int:
     divisor = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    library = sys.argv[2] if len(sys.argv) > 2 else ""
     devices = jax.devices()
     on_gpus = devices[0].platform in ("gpu", "cuda")
     if on_gpus:
         ep.enable_cuda()
     mesh = Mesh(np.array(devices), ("ep",))
-    counts = {name: max(1, count // divisor) for name, count in _SHAPES.items()}
-    capacity = len(devices) * max(counts.values()) * _TOP_K
+    shapes = bench_shapes.counts(divisor)
     result = {
         "device": devices[0].device_kind,
         "ranks": len(devices),
@@ -205,10 +207,10 @@ def main() -> int:
             group = ep.Group(
                 "bench",
                 resource=ep.MeshResource(ep_resource="ep"),
-                num_experts=len(devices) * _LOCAL_EXPERTS,
-                max_tokens_per_rank=max(counts.values()),
-                recv_capacity_per_rank=capacity,
-                hidden_dim=max(16, _HIDDEN // divisor),
+                num_experts=len(devices) * LOCAL_EXPERTS,
+                max_tokens_per_rank=max(shapes.values()),
+                recv_capacity_per_rank=len(devices) * max(shapes.values()) * TOP_K,
+                hidden_dim=bench_shapes.hidden(divisor),
                 max_token_dtype=jnp.bfloat16,
                 job="api-bench",
             )
@@ -217,11 +219,9 @@ def main() -> int:
             return 0
         with group:
             ours = {key: result[key] for key in ("backend", "executor")}
-            records = [
-                one
-                for name, count in counts.items()
-                for one in _bench(mesh, group, name, count, ours)
-            ]
+            bench = _Bench(mesh, group, ours, library)
+            problems = (bench_shapes.problem(name, len(devices), divisor) for name in shapes)
+            records = [one for problem in problems for one in bench.records(problem)]
     print(json.dumps(result | {"records": records}), flush=True)
     wrong = [one["identity"] for one in records if one["outcome"]["status"] == "wrong results"]
     if wrong:

@@ -2,10 +2,10 @@
 
     api_ranks.py --bin DIR [--ranks 4] [--processes 4] [--steps 200] [--executor worker] [--staging auto] streams PROGRAM
     api_ranks.py --bin DIR [--ranks 4] [--steps 50] [--executor worker] [--staging auto] jax WHEEL
-    api_ranks.py --bin DIR [--divide 1] [--executor worker] [--backend cuda] bench WHEEL
+    api_ranks.py --bin DIR [--divide 1] [--events LIBRARY] [--executor worker] [--backend cuda] bench WHEEL
 
 ``streams``: PROGRAM's ranks put their calls into streams, several in a process or one. ``jax``: a process per rank runs
-api_rank.py with the package of WHEEL. ``bench``: one process on all GPUs runs api_bench.py.
+api_rank.py with the package of WHEEL. ``bench``: one process on all GPUs runs api_bench.py; LIBRARY is event_call.so.
 DIR has epd, epd-worker and epctl.
 """
 
@@ -67,7 +67,7 @@ def _commands(options: argparse.Namespace, folder: pathlib.Path, socket: str) ->
     with zipfile.ZipFile(options.what) as wheel:
         wheel.extractall(folder / "package")
     if options.kind == "bench":
-        return [[sys.executable, str(_HERE / "api_bench.py"), str(options.divide)]]
+        return [[sys.executable, str(_HERE / "api_bench.py"), str(options.divide), options.events]]
     rank = [sys.executable, str(_HERE / "api_rank.py")]
     return [[*rank, str(r), str(options.ranks), str(options.steps)] for r in range(options.ranks)]
 
@@ -132,6 +132,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--executor", choices=("worker", "client"), default="worker")
     parser.add_argument("--divide", type=int, default=1)
+    parser.add_argument("--events", default="")
     parser.add_argument("--backend", choices=("cuda", "nccl_ep"), default="cuda")
     parser.add_argument("--staging", choices=("auto", "vmm", "ipc"), default="auto")
     parser.add_argument("--staging-bytes", default="4GiB")

@@ -22,10 +22,18 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def row(what: str, microseconds: Sequence[float], **about: Any) -> dict[str, Any]:
-    """A row of measurement.rows: single times, summed up."""
+def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
+    """Of each run the rank that took longest, from each rank's runs; ValueError where ranks have not run as often."""
+    return [max(run) for run in zip(*of_ranks, strict=True)]
+
+
+def row(
+    what: str, microseconds: Sequence[float], clock: str = "wall", **about: Any
+) -> dict[str, Any]:
+    """A row of measurement.rows: single times, summed up. The clock is "wall", around the calls and the wait for their
+    results, or "event": the device's own, from an event in its stream before to one behind."""
     summed = {f"p{p}_us": round(percentile(microseconds, p), 2) for p in _PERCENTILES}
-    return {"what": what, "clock": "wall", "n": len(microseconds), **about, **summed}
+    return {"what": what, "clock": clock, "n": len(microseconds), **about, **summed}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +61,39 @@ class Workload:
 
 
 @dataclasses.dataclass(frozen=True)
+class Received:
+    """What an implementation puts into a rank's receive buffer, at most over the ranks: not all have a row for the same."""
+
+    a_row_per: str
+    live_rows: int
+    capacity: int
+
+    def fields(self, row_bytes: int) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self),
+            "live_bytes": self.live_rows * row_bytes,
+            "capacity_bytes": self.capacity * row_bytes,
+        }
+
+
+def expert_rows(workload: Workload) -> Received:
+    """Of those that have a row per token and expert, in a buffer of the workload's capacity."""
+    return Received("token and expert", workload.live_rows, workload.capacity)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """`oracle`: whether the results were right before and after what was timed; `problem`: why nothing was; `no_events`: why
+    nothing was by events."""
+
+    rows: Sequence[dict[str, Any]] = ()
+    oracle: dict[str, bool] = dataclasses.field(default_factory=dict)
+    received: Received | None = None
+    problem: str = ""
+    no_events: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Place:
     """Where it ran, and what of."""
 
@@ -62,19 +103,16 @@ class Place:
 
 
 def record(
-    workload: Workload,
-    implementation: dict[str, Any],
-    place: Place,
-    rows: Sequence[dict[str, Any]],
-    oracle: dict[str, bool],
-    problem: str = "",
+    workload: Workload, implementation: dict[str, Any], place: Place, measured: Measured
 ) -> dict[str, Any]:
-    """`oracle`: whether the results were right before and after what was timed; `problem`: why nothing was."""
-    right = bool(oracle) and all(oracle.values())
-    if problem:
+    right = bool(measured.oracle) and all(measured.oracle.values())
+    if measured.problem:
         status = "did not run"
     else:
         status = "ok" if right else "wrong results"
+    ran = [] if measured.problem else list(measured.rows)
+    # Each row says of how many rows and of how much room it is the time.
+    room = measured.received.fields(workload.row_bytes()) if measured.received else {}
     return {
         "identity": {
             "suite": "epd",
@@ -86,6 +124,11 @@ def record(
         "topology": place.topology,
         "runtime": place.runtime,
         "provenance": place.provenance,
-        "measurement": {"unit": "us", "rows": [] if problem else list(rows)},
-        "outcome": {"status": status, "oracle": oracle, "problem": problem},
+        "measurement": {"unit": "us", "rows": [{**one, "received": room} for one in ran]},
+        "outcome": {
+            "status": status,
+            "oracle": measured.oracle,
+            "problem": measured.problem,
+            "no_events": measured.no_events,
+        },
     }

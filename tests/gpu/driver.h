@@ -39,6 +39,7 @@ namespace epd::gpu {
   X(StreamCreate, cuStreamCreate)                               \
   X(StreamSynchronize, cuStreamSynchronize)                     \
   X(StreamQuery, cuStreamQuery)                                 \
+  X(StreamIsCapturing, cuStreamIsCapturing)                     \
   X(StreamWriteValue32, cuStreamWriteValue32_v2)                \
   X(StreamWaitValue32, cuStreamWaitValue32_v2)                  \
   X(StreamBatchMemOp, cuStreamBatchMemOp_v2)                    \
@@ -48,6 +49,7 @@ namespace epd::gpu {
   X(GraphLaunch, cuGraphLaunch)                                 \
   X(EventCreate, cuEventCreate)                                 \
   X(EventRecord, cuEventRecord)                                 \
+  X(EventRecordWithFlags, cuEventRecordWithFlags)               \
   X(EventSynchronize, cuEventSynchronize)                       \
   X(EventElapsedTime, cuEventElapsedTime_v2)                    \
   X(MemCreate, cuMemCreate)                                     \

@@ -1,6 +1,7 @@
 """What of CUDA is on this machine: GPU, nvcc, cuda.h, NCCL, compute-sanitizer, MPS."""
 
 import ctypes
+import datetime
 import os
 import pathlib
 import shutil
@@ -97,14 +98,26 @@ def _ask(command: list[str]) -> str:
     return ended.stdout.strip()
 
 
+def _commit(root: pathlib.Path) -> str:
+    """Of the bundle, or of the checkout."""
+    bundled = root / "COMMIT"
+    if bundled.exists():
+        return bundled.read_text().strip()
+    return _ask(["git", "-C", str(root), "rev-parse", "HEAD"])
+
+
+def provenance() -> dict[str, str]:
+    """What is measured, and when, for a benchmark's record."""
+    now = datetime.datetime.now(datetime.UTC)
+    root = pathlib.Path(__file__).resolve().parents[2]
+    return {"commit": _commit(root), "at": now.isoformat(timespec="seconds")}
+
+
 def describe(root: pathlib.Path) -> dict:
     """The machine and what is tested, for the report."""
-    commit = root / "COMMIT"
     fields = "name,driver_version,memory.total,compute_cap,mig.mode.current"
     return {
         "gpus": _ask(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]).splitlines(),
         "nvcc": _ask([nvcc() or "nvcc", "--version"]).splitlines()[-1:],
-        "commit": commit.read_text().strip()
-        if commit.exists()
-        else _ask(["git", "-C", str(root), "rev-parse", "HEAD"]),
+        "commit": _commit(root),
     }

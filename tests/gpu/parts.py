@@ -11,6 +11,8 @@ import programs
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HERE = _ROOT / "tests" / "gpu"
+# XLA makes a command buffer of one call too.
+_ALL_GRAPHS = "--xla_gpu_graph_min_graph_size=1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,10 @@ class _Programs:
         command = [self.path(program), "--image", self.path(programs.IMAGE), *arguments]
         return Part(name, command, seconds, skip=skip or self.why_not(program, programs.IMAGE))
 
+    def event_call(self) -> str:
+        """Nothing where it is missing: what needs it says so."""
+        return "" if self.why_not(programs.EVENT_CALL) else self.path(programs.EVENT_CALL)
+
     def sanitized(self, name: str, tool: str) -> Part:
         sanitizer = machine.beside_nvcc("compute-sanitizer")
         part = self.with_image(name, "kernel_tests", "--seeds", "12", seconds=900)
@@ -77,8 +83,7 @@ class _Programs:
 
     def jax_probe(self) -> Part:
         command = [sys.executable, str(_HERE / "jax_probe.py"), self.path(programs.MEMOP_CALL)]
-        flags = "--xla_gpu_graph_min_graph_size=1"
-        environment = {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}
+        environment = {"XLA_FLAGS": _ALL_GRAPHS, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}
         skip = self.why_not(programs.MEMOP_CALL) or why_no_jax()
         return Part("T4 T5 jax", command, 600, environment, skip)
 
@@ -101,17 +106,20 @@ class _Api:
 
     def jax(self, executor: str, command_buffers: str) -> Part:
         command = [*self._ranks(executor), "jax", str(self._wheel)]
-        flags = "--xla_gpu_graph_min_graph_size=1"
+        flags = _ALL_GRAPHS
         if command_buffers == "off":
             flags = "--xla_gpu_enable_command_buffer="
         environment = {"XLA_FLAGS": flags, "EPD_COMMAND_BUFFERS": command_buffers}
         name = f"api jax {executor} command buffers {command_buffers}"
         return Part(name, command, 500, environment, self._why_no_jax())
 
-    def bench(self, backend: str, executor: str) -> Part:
-        asked = ["--backend", backend, "--staging-bytes", "16GiB"]
+    def bench(self, backend: str, executor: str, events: str) -> Part:
+        """With command buffers, whose replays are what a decode step sees; `events`: event_call.so."""
+        asked = ["--backend", backend, "--staging-bytes", "16GiB", "--events", events]
         command = [*self._ranks(executor), *asked, "bench", str(self._wheel)]
-        return Part(f"bench api {backend} {executor}", command, 500, skip=self._why_no_jax())
+        environment = {"XLA_FLAGS": _ALL_GRAPHS, "EPD_COMMAND_BUFFERS": "on"}
+        name = f"bench api {backend} {executor}"
+        return Part(name, command, 500, environment, self._why_no_jax())
 
     def _ranks(self, executor: str) -> list[str]:
         folder = str(self._epd.parent) if self._epd else ""
@@ -147,9 +155,10 @@ def parts(built: programs.Programs) -> list[Part]:
         ),
         run.with_image("kernels", "kernel_tests", seconds=600),
         run.with_image("T6 bench", "bench", seconds=600),
-        api.bench("cuda", "worker"),
-        api.bench("cuda", "client"),
-        api.bench("nccl_ep", "worker"),
+        *(
+            api.bench(backend, executor, run.event_call())
+            for backend, executor in (("cuda", "worker"), ("cuda", "client"), ("nccl_ep", "worker"))
+        ),
         run.with_image("T3 device words", "device_words", seconds=120),
         run.part("T7 nccl ranks", "nccl_ranks"),
         run.with_image("T1 handover mps", "handover", skip=no_mps),

@@ -15,7 +15,8 @@ _BUNDLED = _ROOT / "gpu"  # What deploy/bundle compiled.
 _TAIL = 600  # characters of what a compiler said
 
 IMAGE = "kernels.fatbin"
-MEMOP_CALL = "memop_call.so"
+MEMOP_CALL, EVENT_CALL = "memop_call.so", "event_call.so"
+_XLA_CALLS = (MEMOP_CALL, EVENT_CALL)
 PROGRAMS = (
     "kernel_tests bench handover graph_replay device_words shared_memory poison nccl_ranks".split()
 )
@@ -23,7 +24,8 @@ _SHARED = """tests/gpu/driver tests/gpu/executor tests/fakes/cuda/host_run
     kernels/kernel_error kernels/simd kernels/routing_spec kernels/routing_plan kernels/routing_plan_view
     kernels/cuda/launch kernels/cuda/report""".split()
 _SOURCES = {program: [f"tests/gpu/{program}", *_SHARED] for program in PROGRAMS} | {
-    MEMOP_CALL: ["tests/gpu/memop_call", "tests/gpu/driver"]
+    MEMOP_CALL: ["tests/gpu/memop_call", "tests/gpu/driver"],
+    EVENT_CALL: ["tests/gpu/event_call", "tests/gpu/event_marks", "tests/gpu/driver"],
 }
 
 
@@ -82,12 +84,12 @@ class _Build:
 
     def link(self, name: str, wrong: dict[str, str]) -> str:
         """Links a program whose objects `wrong` speaks of; what is wrong, or nothing."""
-        if reason := self._no_cuda or (self._no_xla if name == MEMOP_CALL else ""):
+        if reason := self._no_cuda or (self._no_xla if name in _XLA_CALLS else ""):
             return reason
         sources = _SOURCES[name]
         if reason := next((wrong[source] for source in sources if wrong[source]), ""):
             return reason
-        shared = ["-shared"] if name == MEMOP_CALL else []
+        shared = ["-shared"] if name in _XLA_CALLS else []
         objects = [str(self._object(source)) for source in sources]
         made = str(self._out / name)
         return _run([machine.cxx(), *shared, "-o", made, *objects, "-ldl", "-lpthread"])
@@ -112,7 +114,7 @@ class _Build:
 def provide(out: pathlib.Path) -> Programs:
     """What the bundle brought; in a clone, what compiles: the rest is missing with its reason, and nothing stops."""
     if _BUNDLED.exists():
-        names = [*PROGRAMS, MEMOP_CALL, IMAGE]
+        names = [*PROGRAMS, *_XLA_CALLS, IMAGE]
         absent = [name for name in names if not (_BUNDLED / name).exists()]
         return Programs(_BUNDLED, dict.fromkeys(absent, "the bundle has none"))
     out.mkdir(parents=True, exist_ok=True)

@@ -221,3 +221,14 @@ def test_every_program_is_a_part(suite: types.ModuleType) -> None:
     made = suite.parts.parts(suite.programs.Programs(out, {}))
     run = {pathlib.Path(part.command[0]).name for part in made if part.command[0]}
     assert set(suite.programs.PROGRAMS) <= run
+
+
+def test_benchmarks_find_the_events(suite: types.ModuleType) -> None:
+    def made(missing: dict[str, str]) -> dict[str, object]:
+        built = suite.programs.Programs(pathlib.Path("/out"), missing)
+        return {part.name: part for part in suite.parts.parts(built)}
+
+    event_call = suite.programs.EVENT_CALL
+    for missing, events in (({}, f"/out/{event_call}"), ({event_call: "no JAX"}, "")):
+        command = made(missing)["bench api cuda worker"].command
+        assert command[command.index("--events") + 1] == events
