@@ -35,6 +35,17 @@ def why_no_gpu() -> str | None:
     return None
 
 
+def num_gpus() -> int:
+    """0 where there is no driver."""
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    asked = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if asked else count.value
+
+
 def _first(candidates: list[str | None]) -> str | None:
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 

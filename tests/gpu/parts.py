@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 import subprocess
 import sys
@@ -39,6 +40,24 @@ def why_no_jax() -> str:
     except subprocess.TimeoutExpired:
         return f"{sys.executable}: JAX does not find its devices within 120 s"
     return "" if asked.returncode == 0 else f"{sys.executable} has no JAX that sees a GPU"
+
+
+# One of PyTorch's and JAX's wheels with CUDA often shuts the other out.
+_TORCH_PYTHON = os.environ.get("EPD_TORCH_PYTHON", sys.executable)
+
+
+def deepep() -> Part:
+    """Says itself what of DeepEP is not there."""
+    command = [_TORCH_PYTHON, str(_HERE / "deepep_bench.py")]
+    return Part("bench deepep", command, 600, skip=_why_no_numpy(_TORCH_PYTHON))
+
+
+def _why_no_numpy(python: str) -> str:
+    try:
+        asked = subprocess.run([python, "-c", "import numpy"], check=False, capture_output=True)
+    except OSError as error:
+        return str(error)
+    return "" if asked.returncode == 0 else f"{python} has no NumPy"
 
 
 def _installed(*places: str) -> pathlib.Path | None:
@@ -159,6 +178,7 @@ def parts(built: programs.Programs) -> list[Part]:
             api.bench(backend, executor, run.event_call())
             for backend, executor in (("cuda", "worker"), ("cuda", "client"), ("nccl_ep", "worker"))
         ),
+        deepep(),
         run.with_image("T3 device words", "device_words", seconds=120),
         run.part("T7 nccl ranks", "nccl_ranks"),
         run.with_image("T1 handover mps", "handover", skip=no_mps),

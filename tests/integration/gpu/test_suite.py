@@ -223,7 +223,9 @@ def test_every_program_is_a_part(suite: types.ModuleType) -> None:
     assert set(suite.programs.PROGRAMS) <= run
 
 
-def test_benchmarks_find_the_events(suite: types.ModuleType) -> None:
+def test_benchmarks_find_the_events_and_the_python_of_deepep(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def made(missing: dict[str, str]) -> dict[str, object]:
         built = suite.programs.Programs(pathlib.Path("/out"), missing)
         return {part.name: part for part in suite.parts.parts(built)}
@@ -232,3 +234,6 @@ def test_benchmarks_find_the_events(suite: types.ModuleType) -> None:
     for missing, events in (({}, f"/out/{event_call}"), ({event_call: "no JAX"}, "")):
         command = made(missing)["bench api cuda worker"].command
         assert command[command.index("--events") + 1] == events
+    assert made({})["bench deepep"].command[0] == sys.executable
+    monkeypatch.setattr(suite.parts, "_TORCH_PYTHON", "/nothing/here")
+    assert "/nothing/here" in made({})["bench deepep"].skip
