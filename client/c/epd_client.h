@@ -26,7 +26,7 @@
  * Environment: EPD_SOCKET (the socket to use), EPD_SERVER_UID (a uid that the daemon may have, as its clients' containers
  * see it; it trusts whoever sets it), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never
  * start a private daemon), EPD_PROGRAM (the epd to start: of this user or root, and writable by nobody else),
- * XDG_RUNTIME_DIR (where the private one lives), EPD_DIRECT ("off": small rows go through the worker, too), EPD_SPIN_US (how long a wait spins before it sleeps; default: 50 where
+ * XDG_RUNTIME_DIR (where the private one lives), EPD_DIRECT ("off": all rows go through the worker), EPD_SPIN_US (how long a wait spins before it sleeps; default: 50 where
  * this process may use more CPUs than the group has ranks, else 0), EPD_STACKS ("yes": on SIGUSR2 from its own user this process
  * writes what its threads do for `epctl support-archive`; default: SIGUSR2 is left alone).
  *

@@ -80,7 +80,7 @@ struct Formation {
   bool counts_of_own_experts = false;  // Suffice behind a gather's stage (region_layout.h).
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds direct_wait{};  // For peers, before the worker is asked.
-  // Small rows may go from rank to rank without the worker (direct_call.h).
+  // Rows may go from rank to rank without the worker (direct_call.h).
   bool goes_direct = false;
   std::shared_ptr<EagerBuffers> eager_buffers = std::make_shared<EagerBuffers>();
   std::shared_ptr<DirectPrograms> direct = std::make_shared<DirectPrograms>();

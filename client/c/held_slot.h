@@ -29,7 +29,9 @@ class HeldSlot {
 
   bool valid() const { return index_ >= 0; }
   int index() const { return index_; }
-  bool OwnsEagerBuffer() const { return pool_.OwnsEagerBuffer(index_); }
+  std::optional<uint32_t> TakeEagerBuffers(uint32_t count, uint32_t num_buffers) {
+    return pool_.TakeEagerBuffers(index_, count, num_buffers);
+  }
   const shm::Area& eager_buffers() const { return pool_.view().eager_buffers(); }
   shm::Slot& operator*() { return pool_[index_]; }
 
@@ -47,7 +49,7 @@ class HeldSlot {
     open_ = true;
     pool_.Arm(index_);
   }
-  // Its last submission is answered, but its eager buffer is read until `is_free`.
+  // Its last submission is answered, but its eager buffers are read until `is_free`.
   void LeaveUntil(std::function<bool()> is_free) { is_free_ = std::move(is_free); }
   SlotPool& pool() { return pool_; }
 

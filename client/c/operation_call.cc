@@ -76,7 +76,7 @@ Status Call::Begin() {
   own_ = operation_.Plan(formation_, &request_);
   if (own_.ok()) own_ = CheckDevice();
   staged_ = own_.ok() && TryStage(&own_);
-  if (staged_) request_.announce.eager_buffer = static_cast<uint32_t>(slot_.index());
+  request_.announce.client = shm::kReadsManyEagerBuffers;
   SetKey();
   if (own_.ok()) {
     text::Write(TextOf(key_), request_.announce.name);
@@ -130,6 +130,7 @@ Status Call::TakeAnswer() {
     if (published_) {
       TakeEagerBuffers();
     } else {
+      if (staged_) NoteStaged(false);
       formation_.eager_buffers->Learn((*slot_).eager, slot_.eager_buffers());
       TakeAdmission((*slot_).reply);
     }
@@ -153,18 +154,22 @@ void Call::SetError(const Status& error) {
 }
 
 bool Call::TryStage(Status* status) {
-  const shm::Area& area = slot_.eager_buffers();
-  const std::optional<uint64_t> eager_buffer =
-      formation_.eager_buffers->OffsetOf(slot_.index(), area);
   const Formation::Arena& own = formation_.arenas[request_.rank];
-  if (!eager_buffer || !slot_.OwnsEagerBuffer() || request_.stage_bytes > area.stride) return false;
-  if (formation_.spec.executor == Executor::kWorker || own.mapping == nullptr || !own.own ||
-      own.bytes() < area.stride || *eager_buffer > own.bytes() - area.stride) {
+  if (formation_.spec.executor == Executor::kWorker || own.mapping == nullptr || !own.own)
     return false;
-  }
-  Admitted in_eager_buffer;
-  in_eager_buffer.region = {own.data() + *eager_buffer, area.stride};
-  *status = operation_.Stage(in_eager_buffer);
+  const shm::Area& area = slot_.eager_buffers();
+  EagerBuffers& eager = *formation_.eager_buffers;
+  num_staged_ = eager.NumFor(request_.stage_bytes, area);
+  if (num_staged_ == 0) return false;
+  const std::optional<uint32_t> first = slot_.TakeEagerBuffers(num_staged_, eager.count());
+  const std::optional<uint64_t> offset =
+      first ? eager.OffsetOf(*first, area) : std::optional<uint64_t>();
+  const uint64_t bytes = uint64_t{num_staged_} * area.stride;
+  if (!offset || own.bytes() < bytes || *offset > own.bytes() - bytes) return false;
+  request_.announce.eager_buffer = *first;
+  Admitted in_eager_buffers;
+  in_eager_buffers.region = {own.data() + *offset, bytes};
+  *status = operation_.Stage(in_eager_buffers);
   EPD_FAILPOINT("client.stage.eager");
   return status->ok();
 }
@@ -212,7 +217,7 @@ bool Call::TryDirect() {
   const std::optional<DirectPrograms::Turn> turn = formation_.direct->Begin(ProgramCall());
   if (!turn) return false;
   direct_.emplace(formation_, request_.rank, slot_.pool());
-  const DirectCall::Said said = {.eager_buffer = static_cast<uint32_t>(slot_.index()),
+  const DirectCall::Said said = {.eager_buffer = request_.announce.eager_buffer,
                                  .name = TextOf(key_),
                                  .routes = operation_.routes()};
   if (!direct_->Publish(request_, *turn, said)) {
@@ -244,13 +249,9 @@ bool Call::Meet(Clock::time_point until) {
 void Call::TakeDirect() {
   EPD_FAILPOINT("client.direct.met");
   published_ = true;
-  const shm::Area& area = slot_.eager_buffers();
+  NoteStaged(true);
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
-    const uint32_t eager_buffer = direct_->EagerBufferOf(rank);
-    AddStage(rank,
-             formation_.eager_buffers->OffsetOf(
-                 eager_buffer < shm::kMaxEagerBuffers ? static_cast<int>(eager_buffer) : -1, area),
-             area.stride);
+    AddEagerStage(rank, direct_->EagerBufferOf(rank));
   }
   admitted_.stages = stages_;
   if (request_.kind == shm::Kind::kPrepare) admitted_.plan_id = direct_->plan_id();
@@ -327,13 +328,27 @@ void Call::TakeAdmission(const shm::SlotReply& reply) {
 
 void Call::TakeEagerBuffers() {
   TakeNames((*slot_).reply);
-  const shm::Area& area = slot_.eager_buffers();
+  NoteStaged(true);
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
-    const int eager_buffer =
-        rank < limits::kEagerRanks ? (*slot_).eager.eager_buffer_of_rank[rank] : -1;
-    AddStage(rank, formation_.eager_buffers->OffsetOf(eager_buffer, area), area.stride);
+    AddEagerStage(rank, rank < limits::kEagerRanks ? (*slot_).eager.eager_buffer_of_rank[rank]
+                                                   : shm::kMaxEagerBuffers);
   }
   admitted_.stages = stages_;
+}
+
+// How far they go says what stands there, as it says how many rows these are; further than all eager buffers they do not.
+void Call::AddEagerStage(uint32_t rank, uint64_t eager_buffer) {
+  const shm::Area& area = slot_.eager_buffers();
+  const Formation::Arena& arena = formation_.arenas[rank];
+  const std::optional<uint64_t> offset = formation_.eager_buffers->OffsetOf(eager_buffer, area);
+  const uint64_t arena_bytes = arena.mapping == nullptr ? 0 : arena.bytes();
+  if (!offset || *offset >= arena_bytes) return AddStage(rank, std::nullopt, 0);
+  AddStage(rank, offset,
+           std::min((shm::kMaxEagerBuffers - eager_buffer) * area.stride, arena_bytes - *offset));
+}
+
+void Call::NoteStaged(bool taken) const {
+  if (num_staged_ > 1) formation_.eager_buffers->NoteLarge(taken);
 }
 
 // The next rank's stage; nothing for the own one, and where it does not lie in the rank's arena.

@@ -1,9 +1,9 @@
 // One call of an operation in a formation, in steps: whoever makes it may stop where it waits for others, and go on later,
 // in another thread.
 //
-//   kBegin -> kMeet ------------------------> kRead -> kEnded     small rows, from rank to rank
+//   kBegin -> kMeet ------------------------> kRead -> kEnded     rows in eager buffers, from rank to rank
 //          \       \                         /
-//           -------> kAnnounced -> kPublished                     by the worker; small rows are published with the announce
+//           -------> kAnnounced -> kPublished                     by the worker; rows in eager buffers are published with the announce
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ class Call {
   void TakeDirect();
   DirectPrograms::Call ProgramCall() const;
   void SetKey();
-  // Stages into the slot's eager buffer if there is one and the rows are small. False: they are not staged.
+  // Stages into eager buffers if there are as many as the rows need. False: they are not staged.
   bool TryStage(Status* status);
   void Publish();
   Status ReadDirect();
@@ -92,6 +92,9 @@ class Call {
     admitted_.plan_id = reply.plan_id != 0 ? reply.plan_id : reply.op_id;
   }
   void AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t bytes);
+  void AddEagerStage(uint32_t rank, uint64_t eager_buffer);
+  // Whether the rows were taken from where they were staged.
+  void NoteStaged(bool taken) const;
   void SetError(const Status& error);
 
   Session& session_;
@@ -109,7 +112,8 @@ class Call {
   shm::SlotRequest request_ = {};
   Admitted admitted_;
   Status admission_;                  // Whether the worker's region can be used.
-  bool staged_ = false;               // Into the slot's eager buffer.
+  bool staged_ = false;               // Into eager buffers,
+  uint32_t num_staged_ = 0;           // so many.
   bool published_ = false;            // With the announce.
   std::optional<DirectCall> direct_;  // It was published.
   bool met_ = false;                  // By all ranks.

@@ -106,14 +106,53 @@ void SlotPool::TakeBackAll() {
   std::erase_if(retired_, [&](const Retired& retired) {
     mutex_.AssertHeld();
     if (!IsFree(retired)) return false;
-    free_.push_back(retired.slot);
+    AddFree(retired.slot);
     return true;
   });
 }
 
 void SlotPool::Release(int slot) {
   MutexLock lock(mutex_);
+  AddFree(slot);
+}
+
+void SlotPool::AddFree(int slot) {
   free_.push_back(slot);
+  const auto held = std::find_if(eager_.begin(), eager_.end(),
+                                 [slot](const Eager& eager) { return eager.slot == slot; });
+  if (held == eager_.end()) return;
+  for (uint32_t i = 0; i < held->count; ++i) taken_.reset(held->first + i);
+  *held = eager_.back();
+  eager_.pop_back();
+}
+
+void SlotPool::LoseEagerBuffers(int slot) {
+  MutexLock lock(mutex_);
+  std::erase_if(eager_, [slot](const Eager& eager) { return eager.slot == slot; });
+}
+
+std::optional<uint32_t> SlotPool::TakeEagerBuffers(int slot, uint32_t count, uint32_t num_buffers) {
+  MutexLock lock(mutex_);
+  TakeBack();
+  std::optional<uint32_t> first = FindEagerBuffers(count, num_buffers);
+  if (!first && !retired_.empty()) {
+    TakeBackAll();
+    first = FindEagerBuffers(count, num_buffers);
+  }
+  if (!first) return std::nullopt;
+  for (uint32_t i = 0; i < count; ++i) taken_.set(*first + i);
+  eager_.push_back({slot, *first, count});
+  return first;
+}
+
+std::optional<uint32_t> SlotPool::FindEagerBuffers(uint32_t count, uint32_t num_buffers) const {
+  const uint32_t end = std::min(num_buffers, shm::kMaxEagerBuffers);
+  uint32_t num_free = 0;
+  for (uint32_t i = 0; i < end; ++i) {
+    num_free = taken_.test(i) ? 0 : num_free + 1;
+    if (num_free == count) return i + 1 - count;
+  }
+  return std::nullopt;
 }
 
 void SlotPool::Retire(int slot) {
@@ -131,7 +170,7 @@ void SlotPool::RetireUntil(int slot, std::function<bool()> is_free) {
 // Most are free soon: taking the oldest back keeps few slots, and so few cache lines, in use.
 void SlotPool::TakeBack() {
   while (!retired_.empty() && IsFree(retired_.front())) {
-    free_.push_back(retired_.front().slot);
+    AddFree(retired_.front().slot);
     retired_.pop_front();
   }
 }
@@ -191,8 +230,7 @@ std::optional<uint32_t> SlotPool::WaitUntil(int slot, Clock::time_point until,
       return std::nullopt;
     }
     if (interrupted || now >= deadline) {
-      if (slot < kEagerBits)
-        lost_eager_buffers_.fetch_or(uint32_t{1} << slot, std::memory_order_relaxed);
+      LoseEagerBuffers(slot);
       PoisonOpen(slot, interrupted ? Code::kCancelled : Code::kDeadlineExceeded);
       if (answered()) break;
       // Neither open nor answered: no legal step leads there, so none will lead out of it.

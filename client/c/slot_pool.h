@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,7 +57,11 @@ class SlotPool {
   shm::Slot& operator[](int slot) { return view_.slot(static_cast<uint32_t>(slot)); }
   const shm::SlotsView& view() const { return view_; }
 
-  // Gives back a slot whose last submission was answered, and whose eager buffer others may still read until `is_free`.
+  // `count` eager buffers in a row for the rows of a call whose slot this is, of the first `num_buffers`: the lowest that no
+  // other slot has. The slot has them until it is free, and has none yet. Nothing: there are not as many.
+  std::optional<uint32_t> TakeEagerBuffers(int slot, uint32_t count, uint32_t num_buffers);
+
+  // Gives back a slot whose last submission was answered, and whose eager buffers others may still read until `is_free`.
   void RetireUntil(int slot, std::function<bool()> is_free);
 
   // Held by whoever publishes a call for itself (direct_call.h): an arena's records are written in turn.
@@ -95,19 +99,13 @@ class SlotPool {
   bool EndOpen(int slot, Code code);
   bool ended() const { return view_.header().ended.load(std::memory_order_acquire) != 0; }
 
-  // Whether the rows of this slot may stand in its eager buffer: nobody reads an earlier submission's any more.
-  // False for good once a wait for one ended by itself, because peers may have heard more.
-  bool OwnsEagerBuffer(int slot) const {
-    return slot < kEagerBits &&
-           (lost_eager_buffers_.load(std::memory_order_relaxed) >> slot & 1) == 0;
-  }
-
   // Arms a slot whose request is written, and wakes the worker if it sleeps.
   void Arm(int slot);
 
   // Waits for the answer of an armed slot and returns its code. When `deadline` passes the wait
   // ends the submission itself, with DEADLINE_EXCEEDED, or with DATA_LOSS where the word is then neither
-  // open nor answered: somebody wrote over the segment.
+  // open nor answered: somebody wrote over the segment. Its eager buffers are nobody's then, for good: peers may have heard
+  // more, and read them.
   uint32_t Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin) {
     return *WaitUntil(slot, Clock::time_point::max(), deadline, spin);
   }
@@ -130,9 +128,6 @@ class SlotPool {
   // Bit per group of 64 slots that has been given out. Nobody looks at others, which have no pages yet.
   std::atomic<uint64_t> used_groups_;
   std::atomic<bool> poisoned_ = false;
-  std::atomic<uint32_t> lost_eager_buffers_ = 0;  // Bit per slot that has an eager buffer.
-  static constexpr int kEagerBits = std::numeric_limits<uint32_t>::digits;
-  static_assert(shm::kMaxEagerBuffers <= kEagerBits);
   Mutex mutex_;
   std::vector<int> free_ EPD_GUARDED_BY(mutex_);
   struct Retired {
@@ -142,6 +137,12 @@ class SlotPool {
   bool IsFree(const Retired& retired) const {
     return retired.is_free != nullptr ? retired.is_free() : !IsOpen(retired.slot);
   }
+  // Nobody uses the slot any more.
+  void AddFree(int slot) EPD_REQUIRES(mutex_);
+  void LoseEagerBuffers(int slot) EPD_EXCLUDES(mutex_);
+  // The first of `count` in a row that nobody has.
+  std::optional<uint32_t> FindEagerBuffers(uint32_t count, uint32_t num_buffers) const
+      EPD_REQUIRES(mutex_);
   void TakeBack() EPD_REQUIRES(mutex_);
   void TakeBackAll() EPD_REQUIRES(mutex_);
   // Before a slot that was free is given out.
@@ -149,6 +150,14 @@ class SlotPool {
   // Where the worker looks for what is armed.
   void MarkArmed(int slot) const;
   std::deque<Retired> retired_ EPD_GUARDED_BY(mutex_);
+  struct Eager {
+    int slot;
+    uint32_t first;
+    uint32_t count;
+  };
+  std::vector<Eager> eager_ EPD_GUARDED_BY(mutex_);  // Of the slots that have any.
+  // In the arenas of all ranks of this session, which share them.
+  std::bitset<shm::kMaxEagerBuffers> taken_ EPD_GUARDED_BY(mutex_);
   Mutex publish_mutex_;  // Taken under mutex_, too; a leaf.
   // Of each area, those that are not over.
   std::map<const void*, std::vector<uint32_t>> publications_ EPD_GUARDED_BY(publish_mutex_);

@@ -286,7 +286,7 @@ class World {
   Exchange exchange_{
       {.staging_bytes = kStaging,
        .max_open_operations = kMaxOpen,
-       .eager = {.buffer_bytes = kBuffer, .max_buffers = kNumBuffers, .pool_share = 4},
+       .eager = {.buffer_bytes = kBuffer, .few_buffers = kNumBuffers, .pool_share = 4},
        .self = kSelf}};
   absl::Time now_ = absl::UnixEpoch();
   uint64_t formation_ = 1;

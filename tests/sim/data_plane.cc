@@ -28,7 +28,7 @@ world::WorldOptions OptionsOf(int num_workers) {
                               .per_mille_of_moves_fail = 5,
                               .pages_take_time = true,
                               .late_by = kLateBy};
-  options.engine = {.staging_bytes = kStaging, .eager = {.buffer_bytes = 0}};
+  options.engine = {.staging_bytes = kStaging, .eager = {.few_buffers = 0, .max_buffers = 0}};
   return options;
 }
 

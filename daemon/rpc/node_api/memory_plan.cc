@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "kernels/kernel_error.h"
 #include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/eager_layout.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
@@ -80,12 +82,20 @@ uint64_t BytesOf(shm::Kind kind, const GroupShape& shape, const RoutingSpec& spe
       MakeLayout(kind, region, MakeStorage(/*on_device=*/false, shape.worker_executor)).bytes());
 }
 
-// Staging::WantEagerBuffers takes as much of a pool that nobody uses.
-uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
+// Staging::WantEagerBuffers takes as much of a pool that nobody uses, for calls that stage so much each.
+uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes,
+                    std::initializer_list<uint64_t> stages) {
   if (shape.worker_executor || shape.num_ranks > limits::kEagerRanks) return 0;
-  const uint64_t share = pool_bytes / shm::kEagerPoolShare;
-  const uint64_t num_eager_buffers = share / (shm::kEagerBufferBytes * shape.num_ranks);
-  return std::min<uint64_t>(num_eager_buffers, shm::kMaxEagerBuffers) * shm::kEagerBufferBytes;
+  constexpr shm::EagerOptions kOptions;
+  uint64_t num_eager_buffers = 0;
+  for (const uint64_t stage_bytes : stages) {
+    const shm::EagerDemand demand = {
+        .num_arenas = shape.num_ranks, .stage_bytes = stage_bytes, .several = true};
+    num_eager_buffers =
+        std::max(num_eager_buffers,
+                 shm::NumEagerBuffers(kOptions, demand, pool_bytes / kOptions.pool_share));
+  }
+  return num_eager_buffers * kOptions.buffer_bytes;
 }
 
 // A shape at all its limits has more bytes than 64 bits can say: then the most that they can.
@@ -110,7 +120,10 @@ absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
   plan.set_combine_bytes_per_rank(bytes_of(shm::Kind::kCombine));
   plan.set_dispatch_backward_bytes_per_rank(bytes_of(shm::Kind::kDispatchBackward));
   plan.set_combine_backward_bytes_per_rank(bytes_of(shm::Kind::kCombineBackward));
-  plan.set_eager_bytes_per_rank(EagerBytes(shape, pool_bytes));
+  plan.set_eager_bytes_per_rank(EagerBytes(
+      shape, pool_bytes,
+      {plan.prepare_bytes_per_rank(), plan.dispatch_bytes_per_rank(), plan.combine_bytes_per_rank(),
+       plan.dispatch_backward_bytes_per_rank(), plan.combine_backward_bytes_per_rank()}));
   return plan;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
@@ -136,6 +137,21 @@ bool AdmissionQueue::GrantStreamRegion(Operation& operation) {
   return true;
 }
 
+// Operations that wait were found to fit beside what eager buffers there were.
+void AdmissionQueue::WantEagerBuffers(const Operation& operation) {
+  const Tenant& tenant = *operation.tenant;
+  if (!tenant.may_send_eagerly() || queue_.size() > 1) return;
+  const bool several =
+      !tenant.peers.has_value() && absl::c_all_of(operation.parts, [](const Part& part) {
+        return part.said.reads_many_eager_buffers;
+      });
+  uint64_t stage_bytes = 0;
+  for (const Part& part : operation.parts) {
+    stage_bytes = std::max(stage_bytes, part.said.stage_bytes);
+  }
+  staging_.WantEagerBuffers(tenant.set, stage_bytes, several);
+}
+
 std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
     Operation* operation = *it;
@@ -165,10 +181,7 @@ std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
       if (oldest_late == nullptr) oldest_late = operation;
       continue;
     }
-    if (tenant.may_send_eagerly() &&
-        operation->staging_bytes <= staging_.eager_options().buffer_bytes) {
-      staging_.WantEagerBuffers(tenant.set);
-    }
+    WantEagerBuffers(*operation);
     absl::StatusOr<StagingGrant> grant =
         staging_.Allocate(tenant.set, operation->staging_bytes, limits_.staging_per_uid);
     if (!grant.ok()) return blocked(operation);

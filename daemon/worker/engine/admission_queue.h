@@ -64,6 +64,8 @@ class AdmissionQueue {
 
  private:
   bool GrantStreamRegion(Operation& operation);
+  // Before its region is taken.
+  void WantEagerBuffers(const Operation& operation);
   absl::Status CheckTenantQuota(const Operation& operation, uint64_t held) const;
   absl::Status CheckUidQuota(const Operation& operation, uint64_t held) const;
   absl::Status CheckUidMemory(const Operation& operation) const;

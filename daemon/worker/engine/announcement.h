@@ -31,7 +31,8 @@ struct Announcement {
   uint64_t stage_bytes = 0;
   uint64_t out_bytes = 0;
   uint64_t plan_bytes = 0;  // Of the plan copy in front of the stage; stays on its node.
-  std::optional<uint8_t> eager_buffer = {};  // The rows stand there already.
+  std::optional<uint8_t> eager_buffer = {};  // The rows stand there already; the first of those.
+  bool reads_many_eager_buffers = false;     // Of a peer's rows, and not one alone.
   bool from_stream = false;                  // A GPU's stream calls, and not a CPU.
 };
 // `request` is an announce.

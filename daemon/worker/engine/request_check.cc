@@ -183,13 +183,17 @@ absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, con
 
 absl::Status CheckEagerBuffer(const shm::SlotRequest& request, const EagerArea& eager,
                               const EagerOptions& options) {
-  if (request.announce.eager_buffer >= eager.num_eager_buffers) {
-    return Bad("eager buffer", request.announce.eager_buffer,
+  const uint32_t first = request.announce.eager_buffer;
+  if (first >= eager.num_eager_buffers) {
+    return Bad("eager buffer", first,
                absl::StrCat("less than num_eager_buffers=", eager.num_eager_buffers));
   }
-  if (request.stage_bytes > options.buffer_bytes) {
+  const bool few = eager.num_eager_buffers <= options.few_buffers;
+  const uint32_t num_buffers = few ? 1 : eager.num_eager_buffers - first;
+  if (request.stage_bytes > num_buffers * options.buffer_bytes) {
     return Bad("stage_bytes", request.stage_bytes,
-               absl::StrCat("at most the ", options.buffer_bytes, " of an eager buffer"));
+               absl::StrCat("at most the ", num_buffers * options.buffer_bytes, " of ", num_buffers,
+                            " eager buffer", num_buffers == 1 ? "" : "s"));
   }
   return absl::OkStatus();
 }

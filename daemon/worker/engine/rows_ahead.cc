@@ -110,7 +110,7 @@ bool RowsAhead::Keep(Tenant& tenant, Operation* operation, Incarnation from,
       return peers.node_of_rank[other.value] == from;
     }));
   }
-  if (num_waiting >= shm::kMaxEagerBuffers * peers.RanksOf(from).size()) {
+  if (num_waiting >= shm::kFewEagerBuffers * peers.RanksOf(from).size()) {
     parts_.event.Add(DropRows{NameRows(from, message)});
     return false;
   }

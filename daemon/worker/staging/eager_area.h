@@ -1,16 +1,15 @@
-// EagerBuffers: where small rows stand before their operation is admitted, so that one wait does for two.
+// EagerBuffers: where rows stand before their operation is admitted, so that one wait does for two.
 #pragma once
 
 #include <cstdint>
 
-#include "proto/epd/v1/region_layout.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/eager_layout.h"
 
 namespace epd {
 
-// Eager buffer i of each arena of a set is [offset + i * buffer_bytes, + buffer_bytes). Which eager buffer is in use is
-// the client's to know: one belongs to one of its slots, and a slot is free when its `pulled` is
-// answered, that is when nobody reads the eager buffer any more.
+// Eager buffer i of each arena of a set is [offset + i * buffer_bytes, + buffer_bytes). Which eager buffers are in use is
+// the client's to know: they belong to one of its slots until it is free, when its `pulled` is
+// answered, that is when nobody reads them any more.
 struct EagerArea {
   uint64_t offset = 0;
   uint32_t num_eager_buffers = 0;  // 0: there are none.
@@ -18,10 +17,7 @@ struct EagerArea {
   friend bool operator==(const EagerArea&, const EagerArea&) = default;
 };
 
-struct EagerOptions {
-  uint64_t buffer_bytes = shm::kEagerBufferBytes;
-  uint32_t max_buffers = shm::kMaxEagerBuffers;
-  uint64_t pool_share = shm::kEagerPoolShare;
-};
+using EagerOptions = shm::EagerOptions;
+using EagerDemand = shm::EagerDemand;
 
 }  // namespace epd

@@ -163,20 +163,25 @@ absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, ui
 }
 
 // At offset 0 and nowhere else: a region that stays must not keep a long tail from being trimmed.
-void Staging::WantEagerBuffers(ArenaSetId id) {
+void Staging::WantEagerBuffers(ArenaSetId id, uint64_t stage_bytes, bool several) {
   Set& set = sets_.at(id);
-  if (set.eager.has_value() || set.num_regions > 0 || set.device_bytes > 0) return;
+  if (set.num_regions > 0 || set.device_bytes > 0) return;
+  const uint64_t has = set.eager.has_value() ? set.eager->bytes * set.key.size() : 0;
   const uint64_t share = pool_.budget_bytes() / eager_options_.pool_share;
   const uint64_t uncommitted = pool_.budget_bytes() - pool_.committed_bytes();
-  const uint64_t spare = std::min(share - eager_bytes_, uncommitted);
-  const uint64_t one = eager_options_.buffer_bytes * set.key.size();
-  const uint64_t num_eager_buffers = std::min<uint64_t>(eager_options_.max_buffers, spare / one);
-  if (num_eager_buffers == 0) return;
-  const absl::StatusOr<Allotment> area =
-      pool_.Allocate(id, num_eager_buffers * eager_options_.buffer_bytes);
+  const uint64_t num_eager_buffers = shm::NumEagerBuffers(
+      eager_options_,
+      {.num_arenas = set.key.size(), .stage_bytes = stage_bytes, .several = several},
+      std::min(share - (eager_bytes_ - has), uncommitted + has));
+  const uint64_t bytes = num_eager_buffers * eager_options_.buffer_bytes;
+  if (bytes * set.key.size() <= has || bytes > arena_bytes()) return;
+  // Nothing stands behind them, so more of them begin where these do.
+  if (has > 0) pool_.Free(id, set.eager->offset).IgnoreError();
+  absl::StatusOr<Allotment> area = pool_.Allocate(id, bytes);
+  if (!area.ok() && has > 0) area = pool_.Allocate(id, set.eager->bytes);  // Which it just had.
   if (!area.ok()) return;
+  eager_bytes_ += area->region.bytes * set.key.size() - has;
   set.eager = area->region;
-  eager_bytes_ += num_eager_buffers * one;
 }
 
 void Staging::DropEagerBuffers(Set& set) {
@@ -194,9 +199,9 @@ EagerArea Staging::FindEagerArea(ArenaSetId id) const {
   const auto found = sets_.find(id);
   if (found == sets_.end() || !found->second.eager.has_value()) return {};
   const Region& eager = *found->second.eager;
-  if (found->second.committed_end < eager.offset + eager.bytes) return {};
+  const uint64_t committed = std::min(found->second.committed_end, eager.bytes);
   return {.offset = eager.offset,
-          .num_eager_buffers = static_cast<uint32_t>(eager.bytes / eager_options_.buffer_bytes)};
+          .num_eager_buffers = static_cast<uint32_t>(committed / eager_options_.buffer_bytes)};
 }
 
 std::optional<uint8_t> Staging::TakeLanding(ArenaSetId id) {

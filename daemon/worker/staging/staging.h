@@ -71,9 +71,9 @@ class Staging {
   uint64_t CommittedBytes(uint32_t uid) const;
   void Free(const Region& region);
   void SetWithheld(uint64_t bytes) { pool_.SetWithheld(bytes); }
-  // Before the Allocate of a small operation: gives the set eager buffers if it has none, nothing else is
-  // in use in it, and the pool has some to spare. Their pages are part of the next commit.
-  void WantEagerBuffers(ArenaSetId set);
+  // Before the Allocate of an operation: gives the set eager buffers for rows of `stage_bytes`, or more than it has, if nothing
+  // else is in use in it and the pool has some to spare. Their pages are part of the next commit. `several`: see EagerDemand.
+  void WantEagerBuffers(ArenaSetId set, uint64_t stage_bytes, bool several);
   // Whose pages exist; none yet, or ever: no eager buffers.
   EagerArea FindEagerArea(ArenaSetId set) const;
   // One of them in the arenas of other workers' ranks, which nobody else takes before it is free again.

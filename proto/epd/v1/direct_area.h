@@ -18,7 +18,7 @@
 //   rank   sees all, and a peer that handed over -> announces too, so that the worker looks and answers that peer
 //   worker is announced a published call         -> looks: all are there -> answers good
 //
-// A record's state is its rank's alone. Rows stand in the eager buffer that the record names; the rank writes there
+// A record's state is its rank's alone. Rows stand from the eager buffer on that the record names; the rank writes there
 // again once all peers' records of the call say that they are done, or after it has withdrawn its own. Whoever has
 // read rows looks at the record once more: where it does not stand any more the rows are void.
 //
@@ -33,7 +33,7 @@
 namespace epd::shm {
 
 inline constexpr uint32_t kDirectRecords = 128;
-// Calls of one rank that may be open at a time: one for each eager buffer; the newest this many are looked at.
+// Calls of one rank that may be open at a time; the newest this many are looked at.
 inline constexpr uint32_t kDirectLook = 8;
 
 enum class DirectState : uint32_t {

@@ -36,9 +36,6 @@
 namespace epd::shm {
 
 inline constexpr uint64_t kRegionAlignment = 64;
-inline constexpr uint64_t kEagerPoolShare =
-    64;  // All eager buffers take at most 1 / kEagerPoolShare of the pool.
-
 constexpr uint64_t RoundUpToRegionAlignment(uint64_t bytes) {
   return (bytes + kRegionAlignment - 1) & ~(kRegionAlignment - 1);
 }

@@ -31,9 +31,13 @@ static_assert(limits::kMaxOpSlots <= kSlotsOfGroup * 64 && kSlotsPerSession % kS
 inline constexpr uint32_t kMaxSessions = 1024;    // Blocks in the records segment.
 inline constexpr uint32_t kMaxOperations = 8192;  // Open operations of a node.
 inline constexpr uint32_t kMessageBytes = 2560;   // An error text with its terminating zero.
-// An eager buffer is the place in the own arena where the rows of slot i may stand before the operation is admitted.
+// Eager buffers are places in the own arena where the rows of a call may stand before the operation is admitted, in as many in a
+// row as they need.
 inline constexpr uint64_t kEagerBufferBytes = 256 << 10;
-inline constexpr uint32_t kMaxEagerBuffers = 8;   // Of an arena: slots 0 to 7 have one.
+// An arena has few, and rows stand in one of them alone, unless all its set's clients say kReadsManyEagerBuffers.
+inline constexpr uint32_t kFewEagerBuffers = 8;
+inline constexpr uint32_t kMaxEagerBuffers = 160;
+inline constexpr uint64_t kReadsManyEagerBuffers = 1;
 inline constexpr uint32_t kMaxAreas = 64;         // Of a slots segment, besides its header.
 inline constexpr uint32_t kPlanHeaderBytes = 96;  // sizeof(PlanHeader), kernels/routing_plan.h.
 
@@ -76,9 +80,12 @@ enum class Kind : uint32_t {
 // What the three announces say beside SlotRequest's own fields.
 struct AnnounceRequest {
   uint64_t demand;  // Slots that this rank would need, from the plan; 0 for prepare.
-  // kStreamAnnounce of a prepare: what the kernel that counted the routes reports, all ones where they are good.
-  uint64_t route_report;
-  uint32_t eager_buffer;  // kAnnounceStaged: its number, where the rows stand.
+  union {
+    // kStreamAnnounce of a prepare: what the kernel that counted the routes reports, all ones where they are good.
+    uint64_t route_report;
+    uint64_t client;  // kAnnounce, kAnnounceStaged: kReadsManyEagerBuffers; 0 of earlier releases.
+  };
+  uint32_t eager_buffer;  // kAnnounceStaged: the first of those where the rows stand.
   // kAnnounceStaged: as which number the rank has published the call for itself (direct_area.h); 0: it has not.
   uint32_t published;
   // Zero-terminated or cut. Without has_name: where in its program the call stands, for people.
@@ -158,10 +165,10 @@ struct SlotReply {
 // What the worker says about eager buffers, beside a good reply. The client clears `good` before it arms.
 struct SlotEagerBuffers {
   uint64_t offset;  // Of the set's eager buffers in every arena; SlotsHeader::eager_buffers.
-  uint32_t num_eager_buffers;  // 0: the set has none.
+  uint32_t num_eager_buffers;  // 0: the set has none. Over kFewEagerBuffers: rows of a call may stand in several.
   // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its eager buffer.
   uint32_t good;
-  uint8_t eager_buffer_of_rank[limits::kEagerRanks];
+  uint8_t eager_buffer_of_rank[limits::kEagerRanks];  // The first.
 };
 
 // What the plan of a stream's prepare is named after, for the kernels that build it. Written before a good answer to
@@ -204,7 +211,8 @@ static_assert(sizeof(Slot) == 4096);
 enum class AreaId : uint32_t {
   kSlots = 0,  // Slot.
   kWords = 1,  // The slots' words.
-  // From SlotEagerBuffers::offset, in every arena: buffer i belongs to slot i. The worker may give fewer.
+  // From SlotEagerBuffers::offset, in every arena. The worker may give fewer, or more to clients that read rows of several;
+  // earlier releases' rows stand in buffer i for slot i.
   kEagerBuffers = 2,
   // Where these three are not, SlotsHeader::armed and ::streamed are the marks, and all slots may be in use.
   kArmed = 3,     // Marks, 64 slots a word; see SlotsHeader::armed.

@@ -145,7 +145,7 @@ class SlotsView {
   Area armed_ = SlotsLayout{}.armed();
   Area streamed_ = SlotsLayout{}.streamed();
   Area used_groups_ = SlotsLayout{}.used_groups();
-  Area eager_buffers_ = {.offset = 0, .stride = kEagerBufferBytes, .count = kMaxEagerBuffers};
+  Area eager_buffers_ = {.offset = 0, .stride = kEagerBufferBytes, .count = kFewEagerBuffers};
 };
 
 // The first of what a reader checks, alone because it holds for any layout.

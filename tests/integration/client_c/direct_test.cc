@@ -1,4 +1,4 @@
-// Goal: small rows go from rank to rank without the worker, bit for bit as through it; whoever dies meanwhile, every
+// Goal: rows go from rank to rank without the worker, bit for bit as through it; whoever dies meanwhile, every
 // living rank is told the same outcome of the same call; and the worker knows of all that was done without it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -56,20 +57,45 @@ ExchangeCase Case(uint32_t num_ranks) {
   return {.num_ranks = num_ranks, .num_experts = 2 * num_ranks, .hidden = 256};
 }
 
-TEST(DirectTest, CallsOfOneNameGoWithoutTheWorkerFromTheSecondOnAndAreRight) {
-  const RunningDaemon daemon;
-  auto ranks = StartRanks(daemon.socket_path(), Case(3), [](JoinedRank& joined, Link& link) {
-    constexpr int kSteps = 200;
-    for (int step = 0; step < kSteps; ++step) {
+// Rows of a few hundred KiB to a few MiB: several eager buffers.
+ExchangeCase LargeCase(uint32_t num_ranks) {
+  ExchangeCase c = {.num_ranks = num_ranks, .num_experts = 2 * num_ranks, .hidden = 1024};
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) c.num_tokens.push_back(80 + 150 * rank);
+  return c;
+}
+
+// Steps of five calls.
+std::function<std::string(JoinedRank&, Link&)> RunSteps(int num_steps, int64_t at_least_published) {
+  return [=](JoinedRank& joined, Link& link) {
+    for (int step = 0; step < num_steps; ++step) {
       if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
     }
-    // The first of each name asks the worker, and so does one when the records are full, or the places for routes, or where
-    // a busy machine lets a rank come late.
     const int64_t published = NumPublishedByThen(link);
-    if (published < 5 * (kSteps - 1) * 3 / 4)
+    if (published < at_least_published)
       return "only " + std::to_string(published) + " calls were published";
     return joined.rank->Leave().message;
-  });
+  };
+}
+
+TEST(DirectTest, CallsOfOneNameGoWithoutTheWorkerFromTheSecondOnAndAreRight) {
+  const RunningDaemon daemon;
+  // The first of each name asks the worker, and so does one when the records are full, or the places for routes, or where
+  // a busy machine lets a rank come late.
+  auto ranks = StartRanks(daemon.socket_path(), Case(3), RunSteps(200, 5 * 199 * 3 / 4));
+  EXPECT_THAT(LetAllLook(ranks), Each(""));
+}
+
+TEST(DirectTest, SoDoLargerRowsOnceTheWorkerHasMadeRoomForThem) {
+  const RunningDaemon daemon;
+  auto ranks = StartRanks(daemon.socket_path(), LargeCase(3), RunSteps(60, 5 * 58 / 2));
+  EXPECT_THAT(LetAllLook(ranks), Each(""));
+}
+
+TEST(DirectTest, RowsThatAreTooLargeOnOneRankTakeThoseOfItsPeersThroughTheWorker) {
+  const RunningDaemon daemon;
+  ExchangeCase c = LargeCase(2);
+  c.num_tokens = {4000, 100};
+  auto ranks = StartRanks(daemon.socket_path(), c, RunSteps(12, 0));
   EXPECT_THAT(LetAllLook(ranks), Each(""));
 }
 
@@ -99,7 +125,8 @@ TEST(DirectTest, WhoeverIsKilledAllOthersFailInTheSameCall) {
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 12; ++round) {
     const RunningDaemon daemon;
-    auto ranks = StartRanks(daemon.socket_path(), Case(3), CountUntilItFails);
+    auto ranks =
+        StartRanks(daemon.socket_path(), round < 6 ? Case(3) : LargeCase(3), CountUntilItFails);
     for (auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(random() % 5000)));
     const bool kill_worker = round % 2 == 0;

@@ -84,6 +84,7 @@ constexpr Place kPlaces[] = {
     SIZE(AnnounceRequest),
     FIELD(AnnounceRequest, demand),
     FIELD(AnnounceRequest, route_report),
+    FIELD(AnnounceRequest, client),
     FIELD(AnnounceRequest, eager_buffer),
     FIELD(AnnounceRequest, published),
     FIELD(AnnounceRequest, name),
@@ -206,6 +207,7 @@ SlotRequest.error 432 472
 AnnounceRequest 0 280
 AnnounceRequest.demand 0 8
 AnnounceRequest.route_report 8 8
+AnnounceRequest.client 8 8
 AnnounceRequest.eager_buffer 16 4
 AnnounceRequest.published 20 4
 AnnounceRequest.name 24 256

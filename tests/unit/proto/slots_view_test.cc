@@ -43,7 +43,7 @@ TEST_F(SlotsViewTest, WhatIsCreatedIsFound) {
     EXPECT_EQ(&view_.word(slot), &segment_->slots[slot].word);
   }
   EXPECT_EQ(view_.eager_buffers().stride, kEagerBufferBytes);
-  EXPECT_EQ(view_.eager_buffers().count, kMaxEagerBuffers);
+  EXPECT_EQ(view_.eager_buffers().count, kFewEagerBuffers);
 }
 
 TEST_F(SlotsViewTest, EachOtherVersionIsRefusedAndBothAreNamed) {

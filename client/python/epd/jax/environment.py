@@ -26,7 +26,7 @@
                           ``GLIBC_TUNABLES`` or a ``MALLOC_`` variable says something of the heap
 ``EPD_STACKS``            ``yes``: on SIGUSR2 from its own user the process writes what its threads do, for ``epctl support-archive``;
                           read by the C library, which takes the signal if the program does not
-``EPD_DIRECT``            ``off``: small rows go through the worker, too; read by the C library
+``EPD_DIRECT``            ``off``: all rows go through the worker; read by the C library
 ``EPD_SPIN_US``           microseconds that a wait spins before it sleeps; default: 50 where there is a core to spare; read by the C library
 ``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
 ========================  ================================================================================

@@ -142,6 +142,53 @@ TEST_F(SlotPoolTest, PoisonEndsOpenUsesNowAndLater) {
   EXPECT_EQ(pool_.Wait(9, In(10'000), kNoSpin), static_cast<uint32_t>(Code::kUnavailable));
 }
 
+TEST_F(SlotPoolTest, EagerBuffersAreASlotsUntilItIsFree) {
+  constexpr uint32_t kBuffers = 10;
+  const int a = pool_.Acquire();
+  const int b = pool_.Acquire();
+  const int c = pool_.Acquire();
+  EXPECT_EQ(pool_.TakeEagerBuffers(a, 4, kBuffers), 0u);
+  EXPECT_EQ(pool_.TakeEagerBuffers(b, 1, kBuffers), 4u);
+  EXPECT_EQ(pool_.TakeEagerBuffers(c, 6, kBuffers), std::nullopt) << "five are left";
+  EXPECT_EQ(pool_.TakeEagerBuffers(c, 5, kBuffers), 5u);
+  pool_.Release(a);
+  bool is_free = false;
+  pool_.RetireUntil(c, [&] { return is_free; });
+  const int d = pool_.Acquire();
+  EXPECT_EQ(pool_.TakeEagerBuffers(d, 5, kBuffers), std::nullopt) << "peers read c's";
+  is_free = true;
+  EXPECT_EQ(pool_.TakeEagerBuffers(d, 5, kBuffers), 5u);
+  const int e = pool_.Acquire();
+  EXPECT_EQ(pool_.TakeEagerBuffers(e, 5, 2 * shm::kMaxEagerBuffers), 10u);
+  const int f = pool_.Acquire();
+  EXPECT_EQ(pool_.TakeEagerBuffers(f, shm::kMaxEagerBuffers, 2 * shm::kMaxEagerBuffers),
+            std::nullopt);
+}
+
+TEST_F(SlotPoolTest, BuffersOfAnAnsweredPulledComeBackBehindOneThatIsStillOpen) {
+  const int a = pool_.Acquire();
+  const int b = pool_.Acquire();
+  ASSERT_EQ(pool_.TakeEagerBuffers(a, 2, 8), 0u);
+  ASSERT_EQ(pool_.TakeEagerBuffers(b, 6, 8), 2u);
+  for (const int slot : {a, b}) {
+    pool_.Arm(slot);
+    pool_.Retire(slot);
+  }
+  const int c = pool_.Acquire();
+  EXPECT_EQ(pool_.TakeEagerBuffers(c, 6, 8), std::nullopt);
+  Answer(b, 0);
+  EXPECT_EQ(pool_.TakeEagerBuffers(c, 6, 8), 2u);
+}
+
+TEST_F(SlotPoolTest, BuffersOfAWaitThatEndedItselfAreNobodysForGood) {
+  const int a = pool_.Acquire();
+  ASSERT_EQ(pool_.TakeEagerBuffers(a, 2, 8), 0u);
+  pool_.Arm(a);
+  EXPECT_EQ(pool_.Wait(a, In(20), kNoSpin), static_cast<uint32_t>(Code::kDeadlineExceeded));
+  pool_.Release(a);
+  EXPECT_EQ(pool_.TakeEagerBuffers(pool_.Acquire(), 2, 8), 2u) << "peers may read the first two";
+}
+
 // As many as may be; nothing is behind their pages until they are used.
 class ManySlotsTest : public ::testing::Test {
  protected:

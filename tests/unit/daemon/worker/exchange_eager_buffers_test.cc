@@ -14,13 +14,18 @@ using Code = absl::StatusCode;
 
 constexpr uint64_t kBuffer = 8192;
 constexpr uint32_t kNumBuffers = 2;
+// Of a call that needs two: four such calls, and the few.
+constexpr uint32_t kMany = 4 * 2 + kNumBuffers;
 
 // Two ranks; the first small operation has given their arenas eager buffers.
 class EagerBuffers : public ::testing::Test {
  protected:
   explicit EagerBuffers(Executor executor = Executor::kClient)
       : h_({.staging_bytes = kPool,
-            .eager = {.buffer_bytes = kBuffer, .max_buffers = kNumBuffers, .pool_share = 16}}) {
+            .eager = {.buffer_bytes = kBuffer,
+                      .few_buffers = kNumBuffers,
+                      .max_buffers = kMany,
+                      .pool_share = 2}}) {
     GroupSpec spec = h_.Spec(2);
     spec.executor = executor;
     h_.StartTenant(spec);
@@ -39,6 +44,21 @@ class EagerBuffers : public ::testing::Test {
     shm::SlotRequest request = h_.Dispatch(rank, execution);
     SetEagerBuffer(request, eager_buffer);
     return request;
+  }
+  // Rows that need two buffers. `client`: what it says of itself.
+  shm::SlotRequest Large(uint32_t rank, uint64_t execution,
+                         uint64_t client = shm::kReadsManyEagerBuffers) const {
+    shm::SlotRequest request = h_.Dispatch(rank, execution);
+    request.stage_bytes = kBuffer + 1;
+    request.announce.client = client;
+    return request;
+  }
+  // One whole operation of larger rows through a region; the area that rank 0 is told of.
+  EagerArea RunLarge(const shm::SlotRequest& a, const shm::SlotRequest& b) {
+    const auto submissions = h_.AnnounceAll({a, b});
+    h_.Finish(h_.operation(submissions[0]));
+    h_.moves.clear();
+    return h_.answers.at(submissions[0]).region.eager;
   }
   uint64_t in_use() const { return h_.exchange.staging().pool().in_use_bytes(); }
 
@@ -130,8 +150,45 @@ TEST_F(EagerBuffers, BufferThatDoesNotExistOrIsTooSmallFailsItsOperation) {
   expect(Staged(0, UINT64_MAX, 2), "expected less than num_eager_buffers=2");
   shm::SlotRequest large = Staged(0, 0, 3);
   large.stage_bytes = kBuffer + 1;
-  expect(large, "stage_bytes is 8193, expected at most the 8192 of an eager buffer");
+  expect(large, "stage_bytes is 8193, expected at most the 8192 of 1 eager buffer");
   EXPECT_EQ(h_.code(h_.Take(Staged(1, 0, 3))), Code::kInvalidArgument) << "the peer's cause";
+}
+
+TEST_F(EagerBuffers, LargerRowsGetMoreOfThemWhereAllClientsReadSeveral) {
+  const EagerArea few = {.offset = 0, .num_eager_buffers = kNumBuffers};
+  EXPECT_EQ(RunLarge(Large(0, 1), Large(1, 1, 0)), few) << "rank 1 is of an earlier release";
+  const auto submissions = h_.AnnounceAll({Large(0, 2), Large(1, 2)});
+  const auto told = h_.answers.at(submissions[0]).region;
+  EXPECT_EQ(told.eager, (EagerArea{.offset = 0, .num_eager_buffers = kMany}));
+  EXPECT_GE(told.offset, kMany * kBuffer) << "the region stands behind them";
+  h_.Finish(h_.operation(submissions[0]));
+  EXPECT_EQ(in_use(), 2 * kMany * kBuffer);
+  EXPECT_EQ(h_.exchange.staging().eager_bytes(), in_use());
+
+  shm::SlotRequest staged[] = {Large(0, 3), Large(1, 3)};
+  SetEagerBuffer(staged[0], kMany - 2);
+  SetEagerBuffer(staged[1], 0);
+  const auto good = h_.AnnounceAll({staged[0], staged[1]});
+  EXPECT_EQ(h_.code(good[0]), Code::kOk) << h_.text(good[0]);
+  EXPECT_THAT(h_.eager[good[1]], ElementsAre(kMany - 2, 0));
+  h_.Step(0, h_.operation(good[0]), shm::Step::kPulled);
+  h_.Step(1, h_.operation(good[0]), shm::Step::kPulled);
+
+  SetEagerBuffer(staged[0], kMany - 1);
+  staged[0].execution = 4;
+  const Submission outside = h_.Take(staged[0]);
+  EXPECT_THAT(h_.text(outside), HasSubstr("expected at most the 8192 of 1 eager buffer"));
+  h_.EndTenant(absl::AbortedError("over"));
+  EXPECT_EQ(in_use(), 0u);
+}
+
+TEST_F(EagerBuffers, TheyGrowNeitherOverRegionsNorPastOperationsThatWait) {
+  const auto open = h_.AnnounceAll({h_.Dispatch(0, 1), h_.Dispatch(1, 1)});
+  const auto beside = h_.AnnounceAll({Large(0, 2), Large(1, 2)});
+  EXPECT_EQ(h_.answers.at(beside[0]).region.eager.num_eager_buffers, kNumBuffers);
+  for (const auto& submissions : {open, beside}) h_.Finish(h_.operation(submissions[0]));
+  EXPECT_EQ(RunLarge(Large(0, 3), Large(1, 3)).num_eager_buffers, kMany);
+  EXPECT_EQ(RunInRegion(4).region.eager.num_eager_buffers, kMany) << "they are not given back";
 }
 
 TEST_F(EagerBuffers, TheyGoWithTheirArenas) {

@@ -79,7 +79,7 @@ struct Call {
 struct Side {
   explicit Side(int index)
       : exchange({.staging_bytes = 256 * kPage,
-                  .eager = {.buffer_bytes = kBuffer, .max_buffers = 2, .pool_share = 2},
+                  .eager = {.buffer_bytes = kBuffer, .few_buffers = 2, .pool_share = 2},
                   .self = Incarnation(static_cast<uint64_t>(index) + 1)}) {}
 
   Exchange exchange;

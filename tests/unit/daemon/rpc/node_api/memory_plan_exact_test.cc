@@ -11,6 +11,7 @@
 #include "daemon/rpc/node_api/memory_plan.h"
 #include "daemon/worker/staging/staging.h"
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/region_layout.h"
 
 namespace epd {
 namespace {
@@ -177,26 +178,38 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MemoryPlanExactTest,
                                            Case{3, 5, 33, 129, EPD_DTYPE_FLOAT16, true},
                                            Case{4, 3, 21, 77, EPD_DTYPE_FLOAT32, true}));
 
+// `tokens`: of a rank in a call, each of 32 KiB.
+void ExpectEagerBuffers(uint64_t pool, uint32_t num_ranks, uint64_t tokens) {
+  Staging staging(pool, kPage);
+  ArenaSetKey key;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) key.emplace_back(SessionId(rank + 1), 0);
+  const ArenaSetId set = staging.Acquire(key)->set;
+  GroupShape shape;
+  shape.num_ranks = num_ranks;
+  shape.num_experts = num_ranks;
+  shape.top_k = 1;
+  shape.max_tokens_per_rank = tokens;
+  shape.recv_capacity_per_rank = num_ranks * tokens;
+  shape.hidden = 8192;
+  shape.element_bytes = 4;
+  const auto plan = PlanGroupMemory(shape, pool);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const uint64_t stage_bytes :
+       {plan->prepare_bytes_per_rank(), plan->dispatch_bytes_per_rank(),
+        plan->combine_bytes_per_rank(), plan->dispatch_backward_bytes_per_rank(),
+        plan->combine_backward_bytes_per_rank()}) {
+    staging.WantEagerBuffers(set, stage_bytes, /*several=*/true);
+  }
+  staging.Committed(set, pool);
+  EXPECT_EQ(plan->eager_bytes_per_rank(),
+            staging.FindEagerArea(set).num_eager_buffers * shm::kEagerBufferBytes)
+      << num_ranks << " ranks, " << tokens << " tokens, a pool of " << pool;
+}
+
 TEST(MemoryPlanEagerBuffersTest, AreThoseThatAnIdlePoolGives) {
-  for (const uint64_t pool : {uint64_t{64} << 20, uint64_t{200} << 20, uint64_t{1} << 30}) {
+  for (const uint64_t pool : {uint64_t{64} << 20, uint64_t{200} << 20, uint64_t{4} << 30}) {
     for (const uint32_t num_ranks : {1, 2, 4, 7, 16}) {
-      Staging staging(pool, kPage);
-      ArenaSetKey key;
-      for (uint32_t rank = 0; rank < num_ranks; ++rank) key.emplace_back(SessionId(rank + 1), 0);
-      const ArenaSetId set = staging.Acquire(key)->set;
-      staging.WantEagerBuffers(set);
-      staging.Committed(set, pool);
-      GroupShape shape;
-      shape.num_ranks = num_ranks;
-      shape.num_experts = num_ranks;
-      shape.top_k = 1;
-      shape.max_tokens_per_rank = 1;
-      shape.recv_capacity_per_rank = num_ranks;
-      shape.hidden = 8;
-      shape.element_bytes = 4;
-      EXPECT_EQ(PlanGroupMemory(shape, pool)->eager_bytes_per_rank(),
-                staging.FindEagerArea(set).num_eager_buffers * shm::kEagerBufferBytes)
-          << num_ranks << " ranks, a pool of " << pool;
+      for (const uint64_t tokens : {1, 20, 200, 2000}) ExpectEagerBuffers(pool, num_ranks, tokens);
     }
   }
 }

@@ -14,10 +14,14 @@ Calls::Calls(World& world) : w_(world) {
 
 void Calls::Announce(Call call, shm::SlotRequest request) {
   const Group& group = *call.group;
-  if (call.formation == group.formation &&
-      request.stage_bytes <= w_.options().engine.eager.buffer_bytes)
-    call.eager_buffer = FreeEagerBuffer(call);
-  if (call.eager_buffer.has_value()) SetEagerBuffer(request, *call.eager_buffer);
+  if (ReadsManyEagerBuffers(call.session)) request.announce.client = shm::kReadsManyEagerBuffers;
+  call.num_buffers = static_cast<uint32_t>(
+      shm::NumBuffersOf(request.stage_bytes, w_.options().engine.eager.buffer_bytes));
+  if (call.formation == group.formation) call.eager_buffer = FreeEagerBuffers(call);
+  if (call.eager_buffer.has_value()) {
+    SetEagerBuffer(request, *call.eager_buffer);
+    w_.num_in_several += call.num_buffers > 1;
+  }
   if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(2)) ++request.execution;
   call.submission = {.session = call.session, .slot = 0, .claim = NextClaim()};
   call.since = w_.now;
@@ -29,17 +33,22 @@ void Calls::Announce(Call call, shm::SlotRequest request) {
   w_.Take(w_.worker(call.worker()), call.submission, request);
 }
 
-// One of the session's that no call of it uses.
-std::optional<uint8_t> Calls::FreeEagerBuffer(const Call& call) {
+// Of the session's, that no call of it uses.
+std::optional<uint8_t> Calls::FreeEagerBuffers(const Call& call) const {
   const Group& group = *call.group;
   if (group.spec.executor == Executor::kWorker || w_.Chance(10)) return std::nullopt;
-  const uint32_t num_buffers = num_eager_[{call.worker(), group.sets.at(call.worker())}];
-  for (uint8_t buffer = 0; buffer < num_buffers; ++buffer) {
+  const auto told = num_eager_.find({call.worker(), group.sets.at(call.worker())});
+  const uint32_t num_told = told == num_eager_.end() ? 0 : told->second;
+  const bool one = num_told <= w_.options().engine.eager.few_buffers;
+  if (one && call.num_buffers > 1) return std::nullopt;
+  for (uint32_t first = 0; first + call.num_buffers <= num_told; ++first) {
     const bool busy = std::any_of(w_.running.begin(), w_.running.end(), [&](size_t running) {
       const Call& other = w_.calls[running];
-      return other.session == call.session && other.eager_buffer == buffer;
+      return other.session == call.session && other.eager_buffer.has_value() &&
+             first < *other.eager_buffer + other.num_buffers &&
+             *other.eager_buffer < first + call.num_buffers;
     });
-    if (!busy) return buffer;
+    if (!busy) return static_cast<uint8_t>(first);
   }
   return std::nullopt;
 }

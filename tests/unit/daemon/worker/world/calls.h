@@ -20,7 +20,7 @@ class Calls {
   explicit Calls(World& world);
 
   uint32_t NextClaim() { return ++claim_; }
-  // `request` is what the call says; its rows stand in an eager buffer where they fit and one is free.
+  // `request` is what the call says; its rows stand in eager buffers where they fit and are free.
   void Announce(Call call, shm::SlotRequest request);
   // The next step of a call that holds staging.
   void NextStep(size_t index);
@@ -37,7 +37,8 @@ class Calls {
   std::function<void(size_t index)> on_hold = [](size_t) {};
 
  private:
-  std::optional<uint8_t> FreeEagerBuffer(const Call& call);
+  // As many in a row as the call's rows need.
+  std::optional<uint8_t> FreeEagerBuffers(const Call& call) const;
   void Answered(Worker& worker, const AnswerSubmission& answer);
   void TakeRegion(Worker& worker, size_t index, const AnswerSubmission& answer);
 

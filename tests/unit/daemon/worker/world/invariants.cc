@@ -253,7 +253,10 @@ std::string Exclusion(const World& world, const Happening& h) {
     const uint64_t eager_bytes =
         e->region.eager.num_eager_buffers * world.options().engine.eager.buffer_bytes;
     if (area.offset < eager_bytes) return "a region overlaps the eager buffers";
+    const Area eager{area.set, 0, eager_bytes};
     for (const auto& [operation, region] : h.worker->regions) {
+      if (eager_bytes > 0 && operation != e->operation && region.Overlaps(eager))
+        return "eager buffers are told where another operation has its region";
       if (operation != e->operation && region.Overlaps(area))
         return "two open operations share a region";
     }
@@ -353,7 +356,16 @@ std::string Arenas(const World& world, const Happening& h) {
 }
 
 std::string EagerBuffers(const World& world, const Happening& h) {
-  if (const auto* e = h.As<NameEagerBuffers>()) {
+  if (const auto* e = h.As<AnswerSubmission>();
+      e != nullptr &&
+      e->region.eager.num_eager_buffers > world.options().engine.eager.few_buffers) {
+    const Call* const call = FindCall(world, e->submission);
+    if (call == nullptr || call->dead || call->formation != call->group->formation) return "";
+    for (const SessionId session : call->group->members) {
+      if (!ReadsManyEagerBuffers(session))
+        return "ranks may put rows where a peer of an earlier release does not find them";
+    }
+  } else if (const auto* e = h.As<NameEagerBuffers>()) {
     if (h.worker->answers.contains(e->submission)) return "eager buffers are told after the answer";
     const auto link = h.worker->links.find(e->submission);
     if (link == h.worker->links.end() || link->second != e->operation)

@@ -56,6 +56,8 @@ void World::Bend(Worker& worker, Effects& effects) {
         answer->region.offset =
             answer->region.eager.num_eager_buffers * options_.engine.eager.buffer_bytes;
       if (Is(Sabotage::kRegionInEagerBuffers)) answer->region.offset = 0;
+      if (Is(Sabotage::kManyEagerBuffers) && answer->region.eager.num_eager_buffers > 0)
+        answer->region.eager.num_eager_buffers = options_.engine.eager.max_buffers;
     }
     const bool again =
         (Is(Sabotage::kDoubleAnswer) && is_answer(effect) &&

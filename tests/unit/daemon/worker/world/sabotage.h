@@ -21,6 +21,7 @@ enum class Sabotage {
   kLateEagerBuffers,      // Ranks are told the eager buffers after the outcome.
   kWrongEagerBuffer,      // Ranks are told another eager buffer than the one that rank 0 said.
   kRegionInEagerBuffers,  // A region overlaps the eager buffers.
+  kManyEagerBuffers,      // Ranks are told more eager buffers than there are.
   kEarlyPulled,           // A pulled is answered while peers still read.
   kSharedWire,            // Rows are taken into the region of another operation.
   kLateRows,              // Rows are written after their operation has been closed on that worker.

@@ -31,15 +31,19 @@ void Finish(const World& world, SimulationResult& result) {
   result.tally["turns"] = world.num_turns;
   result.tally["cancelled"] = world.num_cancelled;
   result.tally["cancelled pages"] = world.num_cancelled_pages;
+  result.tally["in several buffers"] = world.num_in_several;
 }
 
 // Groups and tenants of one worker, with everything that clients can do.
 void RunOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
   WorldOptions options{
       .per_mille_of_moves_fail = 50, .per_mille_of_commits_fail = 30, .pages_take_time = true};
-  options.engine = {.staging_bytes = 16 * kPage * (1 + seed % 4),
+  options.engine = {.staging_bytes = 16 * kPage * (1 + seed % 4) * (seed % 3 == 0 ? 8 : 1),
                     .hold_limit = absl::Seconds(30),
-                    .eager = {.buffer_bytes = 2 * kPage, .max_buffers = 3, .pool_share = 2}};
+                    .eager = {.buffer_bytes = 2 * kPage,
+                              .few_buffers = 3,
+                              .max_buffers = 11,
+                              .pool_share = 2}};
   World world(options, seed, sabotage);
   if (trace) world.Trace();
   using enum Event;
@@ -133,7 +137,7 @@ void RunSmallRows(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult
   // Room for more operations than there are eager buffers, or for few.
   options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 400) * kPage,
                     .eager = {.buffer_bytes = 2 * kPage,
-                              .max_buffers = 1 + static_cast<uint32_t>(seed % 3),
+                              .few_buffers = 1 + static_cast<uint32_t>(seed % 3),
                               .pool_share = 2}};
   World world(options, seed, sabotage);
   if (trace) world.Trace();
@@ -208,7 +212,10 @@ void RunStreamsOfWorkers(uint64_t seed, Sabotage sabotage, bool trace, Simulatio
 }
 
 const Scenario kScenarios[] = {
-    {"OneWorker", 1500, RunOneWorker, {{"good", 1501}, {"failed", 1501}, {"cancelled pages", 101}}},
+    {"OneWorker",
+     1500,
+     RunOneWorker,
+     {{"good", 1501}, {"failed", 1501}, {"cancelled pages", 101}, {"in several buffers", 501}}},
     {"Workers",
      120,
      RunWorkers,
@@ -271,6 +278,7 @@ constexpr Planted kPlanted[] = {
     {"OneWorker", Sabotage::kWrongEagerBuffer, "WrongEagerBuffer", "eager buffers"},
     {"OneWorker", Sabotage::kEarlyPulled, "EarlyPulled", "eager buffers"},
     {"OneWorker", Sabotage::kRegionInEagerBuffers, "RegionInEagerBuffers", "exclusion"},
+    {"OneWorker", Sabotage::kManyEagerBuffers, "ManyEagerBuffers", "eager buffers"},
     {"OneWorker", Sabotage::kForgetEnded, "ForgetEnded", "agreement"},
     {"Workers", Sabotage::kLoseMessage, "LoseMessage", "order"},
     {"Workers", Sabotage::kSwapMessages, "SwapMessages", "order"},

@@ -131,7 +131,8 @@ struct Call {
   Incarnation run = {};  // Of the worker that took it.
   Submission submission = {};
   OperationId operation = {};
-  std::optional<uint8_t> eager_buffer = {};  // Where its rows stand.
+  std::optional<uint8_t> eager_buffer = {};  // The first of those where its rows stand,
+  uint32_t num_buffers = 0;                  // so many.
   std::vector<uint8_t> told = {};            // Where its peers' do.
   absl::Time since = {};
   bool dead = false;  // Its session is.
@@ -149,6 +150,9 @@ struct Call {
     return {group->id, epd::Formation(formation), number};
   }
 };
+
+// Some clients are of an earlier release.
+inline bool ReadsManyEagerBuffers(SessionId session) { return session.value % 11 != 5; }
 
 enum class UnderWay { kMessage, kRows, kMove, kPages };
 
@@ -345,6 +349,7 @@ class World {
   uint64_t num_turns = 0;
   uint64_t num_cancelled = 0;        // Moves.
   uint64_t num_cancelled_pages = 0;  // Orders of pages.
+  uint64_t num_in_several = 0;       // Calls whose rows stood in several eager buffers.
   uint64_t num_formations = 0;
   uint64_t num_landed_ahead = 0;
   uint64_t num_dropped_ahead = 0;
