@@ -85,7 +85,10 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
   if (!Name(request, turn)) return false;
   shm::DirectArea& area = own();
   MutexLock lock(pool_.publish_mutex());
-  const uint32_t before = shm::GateCount(area.gate.load(std::memory_order_relaxed));
+  const uint64_t gate = area.gate.load(std::memory_order_relaxed);
+  // A program learns that its generation is over by such a call, and of many programs they would take all lines for routes.
+  if (shm::GateGeneration(gate) != turn.generation) return false;
+  const uint32_t before = shm::GateCount(gate);
   const uint32_t count = shm::NextCount(before);
   const uint32_t untaken = before - area.taken.load(std::memory_order_acquire);
   bool has_room =

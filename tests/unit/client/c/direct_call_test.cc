@@ -143,6 +143,17 @@ TEST_F(DirectCallTest, RoutesStandInLinesOfTheirOwnUntilTheWorkerHasTakenThem) {
   EXPECT_TRUE(PrepareBoth(execution + 1, routes));
 }
 
+// Each program learns for itself that a generation is over, by a call that finds it so.
+TEST_F(DirectCallTest, PreparesOfAGenerationThatHasEndedTakeNoLinesFromLaterOnes) {
+  const std::vector<int32_t> routes(shm::kDirectExperts);
+  for (shm::DirectTail* tail : tails_) tail->area.gate = shm::DirectGate(2, 0);
+  for (uint64_t execution = 0; execution < shm::kRouteLines; ++execution)
+    ASSERT_EQ(Publish(0, shm::Kind::kPrepare, execution, routes), nullptr);
+  auto next = Make(0);
+  EXPECT_TRUE(next->Publish(Request(shm::Kind::kPrepare), {.execution = 0, .generation = 2},
+                            {.eager_buffer = 0, .name = "call", .routes = routes}));
+}
+
 TEST_F(DirectCallTest, PreparesAskTheWorkerWhereTheirRoutesFindNoPlace) {
   const std::vector<int32_t> routes(shm::kDirectExperts + 1);
   EXPECT_EQ(Publish(0, shm::Kind::kPrepare, 1, routes), nullptr);
