@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 
@@ -182,6 +183,10 @@ void NodeStreams::Forget(Incarnation peer) {
   if (found == streams_.end()) return;
   CountNone(found->second);
   streams_.erase(found);
+  std::erase_if(events_, [peer](const WireEvent& event) {
+    const auto* gone = std::get_if<PeerGone>(&event);
+    return gone != nullptr && gone->peer == peer;
+  });
   const auto adopted = adopted_.find(peer);
   if (adopted == adopted_.end()) return;
   UniqueFd socket = std::move(adopted->second);
@@ -197,7 +202,10 @@ void NodeStreams::Await(std::chrono::milliseconds most) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
           deadline - std::chrono::steady_clock::now());
       pollfd writable = {.fd = stream.socket.get(), .events = POLLOUT, .revents = 0};
-      if (left.count() <= 0 || poll(&writable, 1, static_cast<int>(left.count())) <= 0) break;
+      if (left.count() <= 0) break;
+      const int count = poll(&writable, 1, static_cast<int>(left.count()));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) break;
       if ((writable.revents & (POLLERR | POLLHUP)) != 0) break;
       Send(peer, stream);
     }

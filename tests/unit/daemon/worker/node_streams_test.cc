@@ -5,14 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -267,6 +271,49 @@ TEST_F(HostilePeerTest, APartOfAMessageIsNone) {
   EXPECT_THAT(Told(), IsEmpty());
   end_.reset();
   EXPECT_THAT(Told(), ElementsAre(HasSubstr("the other side has closed it")));
+}
+
+// A worker's last words wait in its last half a second, in which epd and systemd send it signals.
+TEST_F(HostilePeerTest, ASignalDoesNotCutOffWhatIsAwaited) {
+  const std::string message(1 << 20, 'x');  // More than a socket holds.
+  const grpc::Slice slice(message);
+  streams_.Enqueue(kRight, grpc::ByteBuffer(&slice, 1));
+  struct sigaction before = {};
+  struct sigaction nothing = {};
+  nothing.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGUSR1, &nothing, &before), 0);
+  size_t heard = 0;
+  std::thread reader([&, waits = pthread_self()] {
+    absl::SleepFor(absl::Milliseconds(50));
+    pthread_kill(waits, SIGUSR1);
+    absl::SleepFor(absl::Milliseconds(50));
+    std::vector<char> bytes(64 << 10);
+    pollfd readable = {.fd = end_.get(), .events = POLLIN, .revents = 0};
+    while (poll(&readable, 1, /*timeout=*/1000) > 0) {
+      const ssize_t now = recv(end_.get(), bytes.data(), bytes.size(), 0);
+      if (now <= 0) break;
+      heard += static_cast<size_t>(now);
+    }
+  });
+  streams_.Await(std::chrono::seconds(10));
+  reader.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(heard, sizeof(uint32_t) + message.size());
+}
+
+TEST(NodeStreamsAloneTest, WhatIsForgottenIsNotToldLater) {
+  RemoteRegions regions;
+  Traffic traffic;
+  NodeStreams streams(kNode, kLeft, regions, traffic);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  streams.Meet(kRight);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  streams.Forget(kRight);
+  streams.Meet(kRight);
+  EXPECT_THAT(streams.Take(), IsEmpty()) << "of the stream before this one";
 }
 
 TEST(NodeStreamsAloneTest, WithoutADescriptorThePeerIsToldToBeGone) {
