@@ -273,11 +273,11 @@ void Exchange::DirectIdle(GroupId group, Formation formation, absl::Time now) {
   FinishEvent();
 }
 
-void Exchange::NoteDirect(const DirectOutcome& outcome) {
+void Exchange::NoteDirect(const DirectOutcome& outcome, absl::Time now) {
   Tenant* tenant = parts_->tenants.Find(outcome.group, outcome.formation);
   if (tenant == nullptr) return;
   CountDirect(outcome, *tenant, parts_->figures);
-  parts_->traces.NoteDirect(outcome, *tenant);
+  parts_->traces.NoteDirect(outcome, *tenant, now);
 }
 
 void Exchange::SetWithheld(uint64_t bytes, absl::Time now) {

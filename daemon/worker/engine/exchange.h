@@ -109,7 +109,7 @@ class Exchange {
   void StreamsIdle(GroupId group, Formation formation, absl::Time now);
   // What a rank has recorded of a call that ranks made for themselves; any bytes. Of a formation that is not known any
   // more it is dropped.
-  void NoteDirect(const DirectOutcome& outcome);
+  void NoteDirect(const DirectOutcome& outcome, absl::Time now);
 
   // Memory of arenas that was to be given back long ago, and is not back: until it is, operations wait for so much more of the pool.
   void SetWithheld(uint64_t bytes, absl::Time now);

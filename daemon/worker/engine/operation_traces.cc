@@ -112,9 +112,12 @@ RankTrace OperationTraces::Describe(const Tenant& tenant, uint32_t rank, const O
   return trace;
 }
 
-void OperationTraces::AddDirect(const DirectOutcome& outcome, const Tenant& tenant) {
+void OperationTraces::AddDirect(const DirectOutcome& outcome, const Tenant& tenant,
+                                absl::Time now) {
   if (!outcome.ended || outcome.announced || outcome.rank.value >= tenant.num_ranks()) return;
-  const uint32_t stands_for = sample_.Take(SampleHash(tenant.start, outcome.key), outcome.ended_at);
+  // The sample is everybody's: nobody's record takes it into the future, where the others' calls would never come.
+  const uint32_t stands_for =
+      sample_.Take(SampleHash(tenant.start, outcome.key), std::min(outcome.ended_at, now));
   if (stands_for == 0) return;
   RankTrace trace = Describe(tenant, outcome.rank.value, outcome.key, outcome.said);
   trace.stands_for = stands_for;

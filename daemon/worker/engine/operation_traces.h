@@ -100,9 +100,9 @@ class OperationTraces {
     if (place != kNone) Finish(place, code, now);
   }
 
-  // A part that ranks have done without the worker: was never open here.
-  void NoteDirect(const DirectOutcome& outcome, const Tenant& tenant) {
-    if (on()) AddDirect(outcome, tenant);
+  // A part that ranks have done without the worker, which hears of it at `now`: was never open here.
+  void NoteDirect(const DirectOutcome& outcome, const Tenant& tenant, absl::Time now) {
+    if (on()) AddDirect(outcome, tenant, now);
   }
 
   // Of `groups` (empty: of all), those that ended behind `after`, the oldest first; at most `max`.
@@ -116,7 +116,7 @@ class OperationTraces {
   Place Keep(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now,
              uint32_t stands_for);
   void Finish(Place place, absl::StatusCode code, absl::Time now);
-  void AddDirect(const DirectOutcome& outcome, const Tenant& tenant);
+  void AddDirect(const DirectOutcome& outcome, const Tenant& tenant, absl::Time now);
   // All but the times.
   RankTrace Describe(const Tenant& tenant, uint32_t rank, const OperationKey& key,
                      const Announcement& said) const;

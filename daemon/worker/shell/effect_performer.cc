@@ -143,7 +143,7 @@ void EffectPerformer::Run(const AnswerSubmission& effect) {
 }
 
 void EffectPerformer::Run(const DropArenas& effect) {
-  TakeDirect();
+  TakeDirect(now_);
   direct_.Drop(effect.set);
   arenas_.Drop(effect.set);
 }
@@ -153,16 +153,16 @@ void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest&
   const bool announces =
       request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
   if (!announces) return exchange_.Take(submission, request, now);
-  direct_.TakeIfMany(request, now, [this](const DirectOutcome& outcome) { Note(outcome); });
+  direct_.TakeIfMany(request, now, [&](const DirectOutcome& outcome) { Note(outcome, now); });
   exchange_.Take(submission, request, now, direct_.HasMet(request));
 }
 
-void EffectPerformer::TakeDirect() {
-  direct_.TakeAll([this](const DirectOutcome& outcome) { Note(outcome); });
+void EffectPerformer::TakeDirect(absl::Time now) {
+  direct_.TakeAll([&](const DirectOutcome& outcome) { Note(outcome, now); });
 }
 
-void EffectPerformer::Note(const DirectOutcome& outcome) {
-  exchange_.NoteDirect(outcome);
+void EffectPerformer::Note(const DirectOutcome& outcome, absl::Time now) {
+  exchange_.NoteDirect(outcome, now);
   const auto tenant = tenants_.find({outcome.group, outcome.formation});
   if (tenant == tenants_.end()) return;
   RouteCounter::Count(outcome, tenant->second.move.spec, tenant->second.routes);

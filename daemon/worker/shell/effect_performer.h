@@ -86,7 +86,7 @@ class EffectPerformer {
   // Feeds the engine a claimed submission, with what the ranks have done without this worker.
   void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now);
   // Counts what ranks have done without this worker until now.
-  void TakeDirect();
+  void TakeDirect(absl::Time now);
   // Whether PollDirect has something to look for: it is to be called again and again.
   bool awaits_direct() const { return direct_.awaits(); }
   void PollDirect(absl::Time now);
@@ -107,7 +107,7 @@ class EffectPerformer {
     const char* link = "";                 // RowLink::name where there are no `members`.
   };
   // What ranks have done without this worker.
-  void Note(const DirectOutcome& outcome);
+  void Note(const DirectOutcome& outcome, absl::Time now);
   static StageToSend MakeStage(const TenantFacts& tenant, const char* base,
                                const Announcement& said, Rank rank);
   using TenantKey = std::pair<GroupId, Formation>;

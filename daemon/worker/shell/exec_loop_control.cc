@@ -270,7 +270,7 @@ void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnaps
 
 void ExecLoop::Handle(const v1::GetSnapshot& message) {
   EPD_FAILPOINT("worker.snapshot");
-  performer_.TakeDirect();
+  performer_.TakeDirect(Now());
   const ExchangeSnapshot figures = exchange_.Snapshot(Now());
   v1::WorkerSnapshot snapshot = SnapshotToProto(figures);
   snapshot.set_request_id(message.request_id());
@@ -305,7 +305,7 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
 }
 
 void ExecLoop::Handle(const v1::GetPast& message) {
-  performer_.TakeDirect();
+  performer_.TakeDirect(Now());
   v1::FromWorker reply;
   *reply.mutable_past() = PastToProto(
       exchange_.Past(GroupId(message.group_id()), message.max_operations(), kMaxPastShown, Now()));
@@ -316,7 +316,7 @@ void ExecLoop::Handle(const v1::GetPast& message) {
 void ExecLoop::Handle(const v1::GetTrace& message) {
   OperationTraces& traces = exchange_.traces();
   exchange_.KeepTraces(Now() + FromProto(message.keep_for()));
-  performer_.TakeDirect();
+  performer_.TakeDirect(Now());
   std::vector<GroupId> groups;
   for (const uint64_t group : message.group_ids()) groups.emplace_back(group);
   OperationTraces::Page page = traces.Read(groups, message.after(), kMaxTracesShown);

@@ -107,7 +107,7 @@ TEST_F(ExchangeDirect, ADrainIsReportedOnceNobodyReadsWithoutTheWorker) {
 TEST_F(ExchangeDirect, RecordsOfAllRanksCountOneOperation) {
   RunOne(0);
   const ExchangeSnapshot before = h_.exchange.Snapshot(h_.now);
-  for (const uint32_t rank : {0u, 1u}) h_.exchange.NoteDirect(Outcome(rank, 1));
+  for (const uint32_t rank : {0u, 1u}) h_.exchange.NoteDirect(Outcome(rank, 1), h_.now);
   const ExchangeSnapshot after = h_.exchange.Snapshot(h_.now);
   ASSERT_THAT(after.tenants, SizeIs(1));
   EXPECT_EQ(after.tenants[0].num_good, before.tenants[0].num_good + 1);
@@ -123,7 +123,7 @@ TEST_F(ExchangeDirect, ATraceHasTheRanksParts) {
   for (const uint32_t rank : {0u, 1u}) {
     DirectOutcome outcome = Outcome(rank, 1);
     outcome.ended_at += absl::Microseconds(9);
-    h_.exchange.NoteDirect(outcome);
+    h_.exchange.NoteDirect(outcome, h_.now);
   }
   const OperationTraces::Page page = h_.exchange.traces().Read({}, 0, 100);
   ASSERT_THAT(page.ranks, SizeIs(2));

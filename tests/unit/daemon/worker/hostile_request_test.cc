@@ -191,7 +191,7 @@ TEST_F(Hostile, ProgramsOfAllAUsersGroupsAreBoundedAndThoseOfGroupsThatEndComeBa
     outcome.raw_execution = kMaxExecution;
     for (uint32_t n = 0; n < kMaxPrograms; ++n) {
       std::memcpy(outcome.key.execution.program.data(), &n, sizeof n);
-      h_.exchange.NoteDirect(outcome);
+      h_.exchange.NoteDirect(outcome, h_.now);
     }
   };
   const auto call = [&](GroupId group, uint64_t execution) {

@@ -190,6 +190,31 @@ TEST_F(Ring, TheClientsSpanIsThatOfItsSession) {
   EXPECT_EQ(ranks[1].client.span[7], 0);
 }
 
+// The sample is all users', and a rank writes what it likes into its own records.
+TEST_F(Ring, WhatARankSaysOfItsTimesChangesNothingForOthers) {
+  const OperationTraces::Limits limits = {.ended = 4000, .open = 1, .parts_per_second = 8};
+  absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  DirectOutcome outcome;
+  outcome.ended = true;
+  const auto note = [&](OperationTraces& traces, absl::Time ended_at) {
+    ++outcome.key.execution.number;
+    outcome.ended_at = ended_at;
+    traces.NoteDirect(outcome, tenant_, now);
+  };
+  OperationTraces many(limits);
+  many.KeepUntil(absl::InfiniteFuture());
+  for (int i = 1; i <= 1000; ++i) note(many, now + absl::Seconds(2) * i);
+  EXPECT_LE(many.Read({}, 0, kAll).ranks.size(), 100u) << "more than may be kept";
+
+  OperationTraces few(limits);
+  few.KeepUntil(absl::InfiniteFuture());
+  for (int i = 1; i <= 1000; ++i) note(few, now + absl::Hours(24 * 365));
+  const uint64_t before = few.Read({}, 0, kAll).next;
+  constexpr size_t kSeconds = 60;
+  for (size_t second = 0; second < kSeconds; ++second) note(few, now += absl::Seconds(1));
+  EXPECT_GE(few.Read({}, before, kAll).ranks.size(), kSeconds / 2) << "fewer than may be kept";
+}
+
 TEST_F(Ring, AboveTheLimitWholeOperationsAreLeftOutButNotWhatIsOpenWhenSomebodyAsks) {
   OperationTraces traces({.ended = 1000, .open = 1000, .parts_per_second = 8});
   traces.KeepUntil(absl::InfiniteFuture());
