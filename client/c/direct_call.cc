@@ -38,6 +38,8 @@ uint32_t DirectCall::PutRoutes(std::span<const int32_t> routes, uint32_t count) 
       formation_.arenas[rank_].bytes() < sizeof(shm::DirectTail)) {
     return 0;
   }
+  const auto fits = [](int32_t count) { return count <= int32_t{UINT16_MAX}; };
+  if (!std::all_of(routes.begin(), routes.end(), fits)) return 0;
   const uint32_t num_lines = shm::NumRouteLines(static_cast<uint32_t>(routes.size()));
   if (area.next_route_line > shm::kRouteLines - num_lines) area.next_route_line = 0;
   shm::RouteLine* const lines = reinterpret_cast<shm::RouteLine*>(&area) - shm::kRouteLines;

@@ -10,7 +10,8 @@ namespace epd::shm {
 
 inline constexpr uint32_t kRouteLines = 512;
 inline constexpr uint32_t kExpertsPerLine = 30;
-// Prepares of groups with more experts, or whose ranks may have more tokens than kMaxDirectTokens, ask the worker.
+// Prepares of groups with more experts, or whose ranks may have more tokens than kMaxDirectTokens, ask the worker; so does one
+// that leads more routes than a line has room for to one expert, as a token may several times.
 inline constexpr uint32_t kDirectExperts = 17 * kExpertsPerLine;
 inline constexpr uint32_t kMaxDirectTokens = UINT16_MAX;
 // Whoever has no lines left has made at least so many prepares that the worker has not taken.

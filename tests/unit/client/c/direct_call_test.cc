@@ -163,6 +163,9 @@ TEST_F(DirectCallTest, PreparesAskTheWorkerWhereTheirRoutesFindNoPlace) {
   EXPECT_EQ(Publish(0, shm::Kind::kPrepare, 2, std::span(routes).first(8)), nullptr);
   formation_.spec.max_tokens_per_rank = shm::kMaxDirectTokens;
   EXPECT_NE(Publish(0, shm::Kind::kPrepare, 3, std::span(routes).first(8)), nullptr);
+  // More than its tokens: of each an expert may have several.
+  const std::vector<int32_t> many = {1, int32_t{UINT16_MAX} + 1};
+  EXPECT_EQ(Publish(0, shm::Kind::kPrepare, 4, many), nullptr);
   tails_[0]->area.num_route_lines = 0;  // An earlier release's worker.
   EXPECT_EQ(Publish(0, shm::Kind::kPrepare, 4, std::span(routes).first(8)), nullptr);
   EXPECT_NE(Publish(0, shm::Kind::kDispatch, 4), nullptr);
