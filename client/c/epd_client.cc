@@ -44,6 +44,14 @@ int RunToEnd(epd_error* error, const Make& make) {
   });
 }
 
+// From now on; negative, or further than the clock goes: for ever.
+Clock::time_point After(int64_t wait_ns) {
+  const Clock::time_point now = Clock::now();
+  const std::chrono::nanoseconds wait(wait_ns);
+  const bool ends = wait_ns >= 0 && wait < Clock::time_point::max() - now;
+  return ends ? now + wait : Clock::time_point::max();
+}
+
 int Operate(epd_group* group, epd_operation operation, const void* args, epd_error* error) {
   return RunToEnd(error, [&](auto* run) { return MakeRun(group, operation, args, run); });
 }
@@ -196,9 +204,7 @@ int epd_try(epd_group* group, const epd_try_args* given, epd_pending** pending, 
     if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
     auto made = std::make_unique<epd_pending>();
     if (Status s = MakeRun(group, args.operation, args.args, &made->run); !s.ok()) return s;
-    const auto until = args.wait_ns < 0 ? Clock::time_point::max()
-                                        : Clock::now() + std::chrono::nanoseconds(args.wait_ns);
-    if (made->run->GoOn(until)) return made->run->status();
+    if (made->run->GoOn(After(args.wait_ns))) return made->run->status();
     *pending = made.release();
     return {};
   });

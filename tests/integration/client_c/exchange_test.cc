@@ -134,7 +134,8 @@ TEST_P(ExchangeTest, WhatWaitsForOtherRanksIsPendingAndEndsInAnotherThread) {
   const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
   auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
     ClientRank& rank = *joined.rank;
-    for (const int64_t wait_ns : {int64_t{0}, int64_t{200'000}, int64_t{20'000'000'000}}) {
+    for (const int64_t wait_ns :
+         {int64_t{0}, int64_t{200'000}, int64_t{20'000'000'000}, INT64_MAX}) {
       rank.wait_ns = wait_ns;
       rank.num_pending = rank.num_at_once = 0;
       for (int step = 0; step < 20; ++step) {
