@@ -95,7 +95,14 @@ class CudaBackend : public Backend, public MemberMoves {
     std::optional<NcclUniqueId> id;  // None: of a group that does without, or it is used.
     bool used = false;               // An epoch's communicator is entered once.
   };
+  // What other workers have said of a communicator that this one has not entered.
+  struct Early {
+    uint64_t communicator = 0;
+    uint64_t epoch = 0;
+    std::vector<NeighbourMessage> messages = {};
+  };
   MemberCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
+  std::deque<Early>::iterator FindEarly(uint64_t communicator, uint64_t epoch);
   // Why what goes by NCCL cannot be used in this epoch; empty: it can.
   std::string WhyNoNccl(const KnownId& known) const;
   // `no_nccl`: see there.
@@ -115,8 +122,8 @@ class CudaBackend : public Backend, public MemberMoves {
   const LoadedNccl* const nccl_;
   const std::string program_;
   std::map<uint64_t, KnownId> ids_;  // By communicator.
-  // What other workers have said of communicators that this one has not entered, by communicator and epoch.
-  std::map<std::pair<uint64_t, uint64_t>, std::vector<NeighbourMessage>> early_;
+  std::deque<uint64_t> id_order_;    // The same communicators, the oldest first: nobody says which are over.
+  std::deque<Early> early_;  // The oldest first.
   std::vector<NeighbourMessage> for_neighbours_;
   std::vector<std::string> notes_;
   std::vector<std::unique_ptr<MemberCommunicator>> communicators_;

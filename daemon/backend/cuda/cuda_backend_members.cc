@@ -15,6 +15,9 @@ namespace {
 
 // Of one communicator: a member greets once, and tells of arenas only when all have entered.
 constexpr size_t kMaxEarly = 1024;
+// A worker is told to enter before anybody greets it, so what is early is mostly of a communicator that it could not enter.
+constexpr size_t kMaxEarlyCommunicators = 64;
+constexpr size_t kMaxIds = 4096;
 
 std::string Name(uint64_t communicator, uint64_t epoch) {
   return absl::StrCat("group_id=", communicator, " epoch=", epoch);
@@ -45,15 +48,19 @@ absl::Status CudaBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
                                                       ": the group forms again in epoch ", epoch)),
                       now_);
   }
-  std::erase_if(early_, [&](const auto& entry) {
-    return entry.first.first == group_id && entry.first.second < epoch;
+  std::erase_if(early_, [&](const Early& early) {
+    return early.communicator == group_id && early.epoch < epoch;
   });
   KnownId known{.epoch = epoch, .id = std::nullopt};
   if (!unique_id.empty()) {
     known.id.emplace();
     std::memcpy(known.id->bytes, unique_id.data(), unique_id.size());
   }
-  ids_[group_id] = known;
+  if (ids_.insert_or_assign(group_id, known).second) id_order_.push_back(group_id);
+  if (id_order_.size() > kMaxIds) {
+    ids_.erase(id_order_.front());
+    id_order_.pop_front();
+  }
   return absl::OkStatus();
 }
 
@@ -89,9 +96,10 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
       MemberCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
       moved_, prepared_));
   communicators_.back()->num_users = 1;
-  const auto early = early_.find({membership.communicator, membership.epoch});
+  const auto early = FindEarly(membership.communicator, membership.epoch);
   if (early != early_.end()) {
-    for (NeighbourMessage& message : early->second) communicators_.back()->Hear(std::move(message));
+    for (NeighbourMessage& message : early->messages)
+      communicators_.back()->Hear(std::move(message));
     early_.erase(early);
   }
   communicators_.back()->Begin(std::exchange(known->second.id, std::nullopt), now);
@@ -110,9 +118,24 @@ void CudaBackend::Hear(NeighbourMessage message) {
     return communicator->Hear(std::move(message));
   }
   const auto known = ids_.find(message.communicator);
-  if (known != ids_.end() && known->second.epoch > message.epoch) return;
-  std::vector<NeighbourMessage>& early = early_[{message.communicator, message.epoch}];
-  if (early.size() < kMaxEarly) early.push_back(std::move(message));
+  if (known != ids_.end()) {
+    const uint64_t epoch = known->second.epoch;
+    if (epoch > message.epoch || (epoch == message.epoch && known->second.used)) return;
+  }
+  auto early = FindEarly(message.communicator, message.epoch);
+  if (early == early_.end()) {
+    if (early_.size() == kMaxEarlyCommunicators) early_.pop_front();
+    early_.push_back({.communicator = message.communicator, .epoch = message.epoch});
+    early = early_.end() - 1;
+  }
+  if (early->messages.size() < kMaxEarly) early->messages.push_back(std::move(message));
+}
+
+std::deque<CudaBackend::Early>::iterator CudaBackend::FindEarly(uint64_t communicator,
+                                                                uint64_t epoch) {
+  return std::find_if(early_.begin(), early_.end(), [&](const Early& early) {
+    return early.communicator == communicator && early.epoch == epoch;
+  });
 }
 
 std::unique_ptr<MemberLink> CudaBackend::MakeLink(const CommunicatorMember& in,

@@ -1,12 +1,15 @@
 // Goal: workers of one node whose devices can read each other's memory move a group's rows with the bits that the CPU
 // backend gives, whichever devices they are, with no call of NCCL's and no wait for each other; where one pair has no peer
 // access all of them use NCCL; a worker that is lost takes nothing away that another one still reads.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -126,6 +129,69 @@ TEST_F(DirectMembers, AGreetingIsKeptForAWorkerThatHasNotEntered) {
 }
 
 // What comes of another epoch, of a worker that is no member, or a second time changes nothing.
+size_t NumDescriptors() {
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(open), end(open)));
+}
+
+// A worker that serves as many groups as it can refuses each further one, which the others have entered and greet in.
+TEST_F(DirectMembers, GreetingsOfGroupsThatAreNeverEnteredKeepFewDescriptors) {
+  Form(OneRankEach({0, 1}));
+  Formed();
+  const UniqueFd board(memfd_create("board", MFD_CLOEXEC));
+  const size_t before = NumDescriptors();
+  for (uint64_t i = 1; i <= 800; ++i) {
+    NeighbourMessage greeting;
+    greeting.worker = kFirstWorker + 1;
+    greeting.communicator = kCommunicator + i;
+    greeting.epoch = 1;
+    greeting.fd.reset(fcntl(board.get(), F_DUPFD_CLOEXEC, 0));
+    ASSERT_TRUE(greeting.fd.valid());
+    workers_[0].backend->Hear(std::move(greeting));
+  }
+  EXPECT_LE(NumDescriptors() - before, 64u);
+}
+
+TEST_F(DirectMembers, WhatIsSaidOfACommunicatorThatHasEndedIsNotKept) {
+  has_nccl_ = false;
+  FakeMachine machine;
+  machine.no_peer_access = {{1, 0}};
+  Form(OneRankEach({0, 1}), machine);
+  Formed();
+  CudaBackend& backend = *workers_[0].backend;
+  backend.Leave(kCommunicator, kTestIds.epoch, now_);
+  EXPECT_TRUE(backend.Poll(now_).ok());
+  const size_t before = NumDescriptors();
+  NeighbourMessage late;
+  late.worker = kFirstWorker + 1;
+  late.communicator = kCommunicator;
+  late.epoch = kTestIds.epoch;
+  late.fd.reset(memfd_create("arena", MFD_CLOEXEC));
+  backend.Hear(std::move(late));
+  EXPECT_EQ(NumDescriptors(), before);
+}
+
+TEST_F(DirectMembers, OfManyGroupsTheOldestAreNotKnownAnyMore) {
+  Form(OneRankEach({0, 1}));
+  CudaBackend& backend = *workers_[0].backend;
+  constexpr uint64_t kFirst = kCommunicator + 1;
+  constexpr uint64_t kMost = 4096;
+  for (uint64_t i = 0; i <= kMost; ++i) {
+    ASSERT_TRUE(backend.InitCommunicator(kFirst + i, 1, "").ok());
+    ASSERT_TRUE(backend.InitCommunicator(kFirst + i, 2, "").ok());
+  }
+  const auto enter = [&](uint64_t communicator) {
+    return backend.Enter({.communicator = communicator,
+                          .epoch = 2,
+                          .workers = {kFirstWorker, kFirstWorker + 1},
+                          .devices = node_.devices,
+                          .num_ranks = 2},
+                         now_);
+  };
+  EXPECT_EQ(enter(kFirst).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(enter(kFirst + 1).ok());
+}
+
 TEST_F(DirectMembers, WhatIsNotTheirsIsNotHeard) {
   Form(OneRankEach({0, 1}));
   NeighbourMessage foreign;
