@@ -9,6 +9,12 @@
 #include "daemon/backend/move_routing.h"
 
 namespace epd::cuda {
+namespace {
+
+// More tenants than begin to move rows at one time.
+constexpr size_t kMaxUnmoved = 16;
+
+}  // namespace
 
 DirectPeers::DirectPeers(CudaDevice& device, const CommunicatorMember& membership,
                          std::vector<NeighbourMessage>& out)
@@ -88,7 +94,7 @@ void DirectPeers::Hear(NeighbourMessage message) {
   if (message.arena.has_value()) {
     if (!message.fd.valid()) return;
     const NeighbourMessage::Arena& said = *message.arena;
-    Arena& arena = tenants_[{said.group_id, said.formation}].of_rank[said.rank];
+    Arena& arena = Hearing({said.group_id, said.formation}).of_rank[said.rank];
     if (arena.mapped.has_value()) return;
     arena.fd = std::move(message.fd);
     arena.bytes = said.bytes;
@@ -108,6 +114,18 @@ void DirectPeers::Hear(NeighbourMessage message) {
     return;
   }
   member.board.emplace(*std::move(board));
+}
+
+DirectPeers::Tenant& DirectPeers::Hearing(const TenantKey& key) {
+  const auto [tenant, is_new] = tenants_.try_emplace(key);
+  if (!is_new) return tenant->second;
+  first_heard_.push_back(key);
+  if (first_heard_.size() > kMaxUnmoved) {
+    const auto oldest = tenants_.find(first_heard_.front());
+    if (oldest != tenants_.end() && oldest->second.arenas == nullptr) tenants_.erase(oldest);
+    first_heard_.pop_front();
+  }
+  return tenant->second;
 }
 
 absl::Status DirectPeers::Greeted(absl::Time now) const {

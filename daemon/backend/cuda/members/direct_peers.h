@@ -92,6 +92,9 @@ class DirectPeers {
   bool is_other(size_t member) const {
     return membership_.is_near(member) && member != static_cast<size_t>(membership_.self);
   }
+  // The tenant, of which another worker tells. One that has moved nothing here may never do so, and nobody says when it is over: of
+  // those the last few stay.
+  Tenant& Hearing(const TenantKey& key);
   NeighbourMessage For(size_t member) const;
   absl::Status Tell(const MoveGroup& group, const MoveJob& job, CudaArenas& arenas);
   absl::Status Map(Arena& arena) const;
@@ -107,6 +110,7 @@ class DirectPeers {
   std::string
       waits_for_;  // Who has not said where its regions are, of the operation whose turn it is.
   std::map<TenantKey, Tenant> tenants_;
+  std::deque<TenantKey> first_heard_;  // Of tenants that others told of first; the last few.
   std::deque<Unpublished> unpublished_;
 };
 

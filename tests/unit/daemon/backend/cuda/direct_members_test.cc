@@ -152,6 +152,25 @@ TEST_F(DirectMembers, GreetingsOfGroupsThatAreNeverEnteredKeepFewDescriptors) {
   EXPECT_LE(NumDescriptors() - before, 64u);
 }
 
+// A tenant whose first operation fails here for its plan has told of its arenas there.
+TEST_F(DirectMembers, ArenasOfTenantsThatMovedNothingHereKeepLittleMemory) {
+  Form(OneRankEach({0, 1}));
+  Formed();
+  const size_t before = NumDescriptors();
+  for (uint64_t group = 1000; group < 1100; ++group) {
+    NeighbourMessage arena;
+    arena.worker = kFirstWorker + 1;
+    arena.communicator = kCommunicator;
+    arena.epoch = kTestIds.epoch;
+    arena.arena = {.group_id = group, .formation = 1, .rank = 1, .bytes = kArenaBytes};
+    arena.fd.reset(memfd_create("arena", MFD_CLOEXEC));
+    workers_[0].backend->Hear(std::move(arena));
+  }
+  EXPECT_LE(NumDescriptors() - before, 16u);
+  StageDispatch();
+  EXPECT_THAT(Move(), Each(kGood));
+}
+
 TEST_F(DirectMembers, WhatIsSaidOfACommunicatorThatHasEndedIsNotKept) {
   has_nccl_ = false;
   FakeMachine machine;
