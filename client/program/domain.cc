@@ -148,7 +148,7 @@ Status Domain::CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* los
                            ": this call fails, the next one joins the group again"};
 }
 
-Status Domain::Begin(const Runs::Call& call, Begun* begun) {
+Status Domain::Begin(const Runs::Call& call, bool may_wait, Begun* begun) {
   std::shared_ptr<JoinedGroup> lost;  // Leaves after the lock.
   const client::MutexLock lock(mutex_);
   if (Status refused = CheckLocked(call.rank, &lost); !refused.ok()) {
@@ -161,6 +161,7 @@ Status Domain::Begin(const Runs::Call& call, Begun* begun) {
             "[epd:ABORTED] " + Place(call.rank) +
                 ": this execution began before the session with epd was lost; run it again"};
   }
+  if (joined_ == nullptr && !may_wait) return {};
   if (const Status joined = JoinAgainLocked(call.rank); !joined.ok()) {
     runs_.Condemn(call, num_joins_);
     return joined;

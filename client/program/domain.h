@@ -43,7 +43,7 @@ class Domain {
   // One of EPD_PROGRAM_*, and the epoch as the group is formed now. Does not wait for a join.
   int State(std::uint64_t* epoch) const;
 
-  // Whether a call may begin now without waiting for a join.
+  // Whether a call may begin without waiting for a join, as far as is known: a loss that nobody has found yet is found by Begin.
   bool IsJoined() const;
 
   // Joins the group with all ranks held here. Blocks up to the forming deadline.
@@ -56,8 +56,8 @@ class Domain {
     CallNumber number;
     Status refusal;  // Not OK: all ranks are to be told so, in place of the call.
   };
-  // See ActiveCall.
-  Status Begin(const Runs::Call& call, Begun* begun);
+  // See ActiveCall. Nothing begins where it has to join first and `may_wait` not.
+  Status Begin(const Runs::Call& call, bool may_wait, Begun* begun);
   bool End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
            const Status& status);
 

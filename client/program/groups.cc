@@ -330,7 +330,8 @@ Status Groups::Begin(const epd_program_call& call, bool may_wait,
   const Runs::Call own = MakeCall(call, resolved.rank);
   Domain::Begun begun;
   begun.refusal = std::move(resolved.refusal);
-  if (Status status = resolved.domain->Begin(own, &begun); !status.ok()) return status;
+  if (Status status = resolved.domain->Begin(own, may_wait, &begun); !status.ok()) return status;
+  if (begun.joined == nullptr) return {};
   const char* const text = own.named ? call.name : call.scope;
   active->emplace(std::move(resolved.domain), own, text, std::move(begun));
   return {};
