@@ -21,6 +21,8 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 // spends a quarter of its time with them at most.
 constexpr absl::Duration kShortestTake = absl::Microseconds(500);
 constexpr absl::Duration kTakePerRank = absl::Microseconds(64);
+// Between two looks for ranks that are still in a call, of which a client can keep one of many groups for as long.
+constexpr absl::Duration kPollPause = absl::Milliseconds(1);
 // A prepare's routes to an expert take some 5 ns to read and to count.
 constexpr absl::Duration kTakePerExpert = absl::Nanoseconds(20);
 
@@ -224,13 +226,13 @@ void DirectAreas::TakeAll(const Take& take) {
 }
 
 void DirectAreas::Await(const AwaitDirect& effect, absl::Time now) {
-  awaited_.try_emplace({effect.group, effect.formation}, now);
+  awaited_.try_emplace({effect.group, effect.formation}, Awaited{.since = now});
 }
 
 bool DirectAreas::IsIdle(const Name& name, const Ranks& ranks,
-                         const std::function<bool(SessionId)>& lives) const {
+                         const std::function<bool(SessionId)>& lives, size_t& rank) const {
   const TouchedUser::Scope touch(touched_, sets_.at(ranks.set).uid);
-  for (size_t rank = 0; rank < ranks.of_rank.size(); ++rank) {
+  for (; rank < ranks.of_rank.size(); ++rank) {
     if (!lives(ranks.sessions[rank])) continue;
     for (const shm::DirectRecord& record : ranks.of_rank[rank]->records) {
       const shm::DirectState state = StateOf(record.word.load(std::memory_order_acquire));
@@ -247,10 +249,13 @@ bool DirectAreas::IsIdle(const Name& name, const Ranks& ranks,
 
 void DirectAreas::Poll(absl::Time now, const std::function<bool(SessionId)>& lives,
                        const std::function<void(GroupId, Formation)>& idle) {
+  if (now < next_poll_) return;
+  next_poll_ = now + kPollPause;
   std::vector<Name> over;
-  for (const auto& [name, since] : awaited_) {
+  for (auto& [name, awaited] : awaited_) {
     const auto ranks = ranks_.find(name);
-    if (ranks == ranks_.end() || now - since > kPatience || IsIdle(name, ranks->second, lives)) {
+    if (ranks == ranks_.end() || now - awaited.since > kPatience ||
+        IsIdle(name, ranks->second, lives, awaited.rank)) {
       over.push_back(name);
     }
   }

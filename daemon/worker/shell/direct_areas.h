@@ -68,8 +68,12 @@ class DirectAreas {
     uint32_t generation = 1;
     absl::Time next_take = absl::InfinitePast();  // TakeIfMany does nothing before.
   };
-  bool IsIdle(const Name& name, const Ranks& ranks,
-              const std::function<bool(SessionId)>& lives) const;
+  struct Awaited {
+    absl::Time since;
+    size_t rank = 0;  // Those before it are in no call any more, and can begin none: their generation has ended.
+  };
+  bool IsIdle(const Name& name, const Ranks& ranks, const std::function<bool(SessionId)>& lives,
+              size_t& rank) const;
   // Routes to how many experts were counted.
   uint64_t TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
   // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.
@@ -78,7 +82,8 @@ class DirectAreas {
   TouchedUser touched_;
   std::map<Name, Ranks> ranks_;
   std::map<ArenaSetId, Set> sets_;
-  std::map<Name, absl::Time> awaited_;  // With when it was asked for.
+  std::map<Name, Awaited> awaited_;
+  absl::Time next_poll_ = absl::InfinitePast();
 };
 
 }  // namespace epd

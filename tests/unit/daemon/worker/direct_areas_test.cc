@@ -149,6 +149,41 @@ TEST_F(DirectAreasTest, AnotherSetIsLookedAtMeanwhileAndWhoAsksForFiguresGetsThe
   EXPECT_THAT(taken, Each(GroupId(1)));
 }
 
+// A rank can say for as long as it is waited for that it is in a call of each of many groups that have ended.
+TEST_F(DirectAreasTest, WhoIsInACallOfManyGroupsIsLookedAtNowAndThenAndTheOthersOnce) {
+  constexpr uint64_t kGroups = 64;
+  shm::DirectArea& last = own_.Direct(kRanks - 1)->area;
+  for (uint64_t group = 1; group <= kGroups; ++group) {
+    if (group > 1) Add(group, own_);
+    shm::DirectRecord& record = last.records[group];
+    record.call.group_id = group;
+    record.call.formation = 1;
+    record.word = shm::RecordWord(static_cast<uint32_t>(group), shm::DirectState::kPublished);
+    direct_.Await({.group = GroupId(group), .formation = Formation(1)}, now_);
+  }
+  uint64_t num_looks = 0;
+  std::vector<GroupId> idle;
+  const auto poll = [&] {
+    direct_.Poll(
+        now_, [&](SessionId) { return ++num_looks > 0; },
+        [&](GroupId group, Formation) { idle.push_back(group); });
+  };
+  for (int i = 0; i < 10'000; ++i) {  // 100 ms.
+    poll();
+    now_ += absl::Microseconds(10);
+  }
+  EXPECT_THAT(idle, IsEmpty());
+  EXPECT_LE(num_looks, kGroups * (kRanks + 100));
+  last.records[7].word = shm::RecordWord(7, shm::DirectState::kDone);
+  now_ += absl::Milliseconds(1);
+  poll();
+  EXPECT_THAT(idle, Each(GroupId(7)));
+  EXPECT_THAT(idle, SizeIs(1));
+  now_ += absl::Seconds(31);
+  poll();
+  EXPECT_THAT(idle, SizeIs(kGroups)) << "it is waited for no longer";
+}
+
 TEST_F(DirectAreasTest, WhatARankSaysInAnothersNameIsLeftOut) {
   Call(own_, 1, 0, shm::kDirectRecords);
   for (shm::DirectRecord& record : own_.Direct(0)->area.records) record.rank = 1;
