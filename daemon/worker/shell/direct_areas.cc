@@ -211,11 +211,23 @@ void DirectAreas::TakeIfMany(const shm::SlotRequest& request, absl::Time now, co
   const uint32_t many =
       request.kind == shm::Kind::kPrepare ? shm::kFewestRoutes : shm::kDirectRecords / 2;
   if (count - set->second.taken[static_cast<size_t>(own - areas.begin())] < many) return;
+  TakeFromAll(set->second, now, take);
+}
+
+void DirectAreas::TakeFromAll(Set& set, absl::Time now, const Take& take) const {
   uint64_t num_counted = 0;
-  for (size_t i = 0; i < areas.size(); ++i)
-    num_counted += TakeFrom(*areas[i], set->second.taken[i], take);
-  set->second.next_take =
-      now + std::max(kShortestTake, kTakePerRank * areas.size() + kTakePerExpert * num_counted);
+  for (size_t i = 0; i < set.areas.size(); ++i)
+    num_counted += TakeFrom(*set.areas[i], set.taken[i], take);
+  set.next_take =
+      now + std::max(kShortestTake, kTakePerRank * set.areas.size() + kTakePerExpert * num_counted);
+}
+
+void DirectAreas::TakeDue(absl::Time now, const Take& take) {
+  for (auto& [unused, set] : sets_) {
+    if (now < set.next_take) continue;
+    const TouchedUser::Scope touch(touched_, set.uid);
+    TakeFromAll(set, now, take);
+  }
 }
 
 void DirectAreas::TakeAll(const Take& take) {

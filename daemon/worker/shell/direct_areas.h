@@ -43,8 +43,10 @@ class DirectAreas {
   bool HasMet(const shm::SlotRequest& request) const;
 
   using Take = std::function<void(const DirectOutcome&)>;
-  // What was recorded since the last time; the rank of `request` has little room left, or: all.
+  // What was recorded since the last time; the rank of `request` has little room left, or: as often as clients may ask for it, or:
+  // all.
   void TakeIfMany(const shm::SlotRequest& request, absl::Time now, const Take& take);
+  void TakeDue(absl::Time now, const Take& take);
   void TakeAll(const Take& take);
 
   // What AwaitDirect asks for: `idle` hears of each formation once.
@@ -66,7 +68,7 @@ class DirectAreas {
     std::vector<uint32_t>
         taken;  // [areas.size()] what stands in each area's `taken`, but believed.
     uint32_t generation = 1;
-    absl::Time next_take = absl::InfinitePast();  // TakeIfMany does nothing before.
+    absl::Time next_take = absl::InfinitePast();  // TakeIfMany and TakeDue do nothing before.
   };
   struct Awaited {
     absl::Time since;
@@ -74,6 +76,8 @@ class DirectAreas {
   };
   bool IsIdle(const Name& name, const Ranks& ranks, const std::function<bool(SessionId)>& lives,
               size_t& rank) const;
+  // Of all ranks; the next look may be once this one's time is a quarter of what has passed.
+  void TakeFromAll(Set& set, absl::Time now, const Take& take) const;
   // Routes to how many experts were counted.
   uint64_t TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
   // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.

@@ -161,6 +161,10 @@ void EffectPerformer::TakeDirect(absl::Time now) {
   direct_.TakeAll([&](const DirectOutcome& outcome) { Note(outcome, now); });
 }
 
+void EffectPerformer::TakeDueDirect(absl::Time now) {
+  direct_.TakeDue(now, [&](const DirectOutcome& outcome) { Note(outcome, now); });
+}
+
 void EffectPerformer::Note(const DirectOutcome& outcome, absl::Time now) {
   exchange_.NoteDirect(outcome, now);
   const auto tenant = tenants_.find({outcome.group, outcome.formation});

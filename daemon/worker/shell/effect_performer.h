@@ -87,6 +87,8 @@ class EffectPerformer {
   void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now);
   // Counts what ranks have done without this worker until now.
   void TakeDirect(absl::Time now);
+  // As far as it is due: clients may have this asked for as often as they like.
+  void TakeDueDirect(absl::Time now);
   // Whether PollDirect has something to look for: it is to be called again and again.
   bool awaits_direct() const { return direct_.awaits(); }
   void PollDirect(absl::Time now);

@@ -169,7 +169,7 @@ absl::Status ExecLoop::Run() {
       next_control = Now() + kControlPeriod;
     }
     if (NextDeadline() <= now) {
-      performer_.TakeDirect(now);
+      performer_.TakeDueDirect(now);
       exchange_.Tick(now);
       performer_.TickArenas(now);
       performer_.RunAll(now);

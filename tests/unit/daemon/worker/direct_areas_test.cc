@@ -103,6 +103,21 @@ TEST_F(DirectAreasTest, WhoSaysThatItsAreaIsFullAtEveryCallMakesTheWorkerLookNow
   EXPECT_GE(num_looks, absl::Seconds(1) / kBetweenLooks * 9 / 10);
 }
 
+// A deadline passes in each turn where somebody says so: a group's may be as short as it likes.
+TEST_F(DirectAreasTest, WhoHasADeadlinePassInEachTurnMakesTheWorkerLookNowAndThen) {
+  const absl::Duration turn = absl::Microseconds(10);
+  const shm::DirectArea& area = own_.Direct(5)->area;
+  int num_looks = 0;
+  for (int i = 0; i < 100'000; ++i) {  // A second.
+    Call(own_, 1, 5, shm::kDirectRecords);
+    direct_.TakeDue(now_, [](const DirectOutcome&) {});
+    if (area.taken == shm::GateCount(area.gate)) ++num_looks;
+    now_ += turn;
+  }
+  EXPECT_LE(num_looks, absl::Seconds(1) / kBetweenLooks + 1);
+  EXPECT_GE(num_looks, absl::Seconds(1) / kBetweenLooks * 9 / 10);
+}
+
 // 20 ns for each of the experts to which routes are counted, beside the rest: a quarter of the time again.
 TEST_F(DirectAreasTest, WhoseRoutesTakeLongToCountIsLookedAtLessOften) {
   constexpr uint32_t kPrepares = 30;
