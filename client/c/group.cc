@@ -138,13 +138,15 @@ Status Group::AwaitReady() {
   return state_ == State::kReady ? Status() : cause_;
 }
 
-Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation) {
+Status Group::BeginCall(uint32_t rank, bool may_wait, CallKey* key,
+                        std::shared_ptr<const Formation>* formation) {
   MutexLock lock(mutex_);
   if (!Holds(rank)) {
     return MakeStatus(Code::kInvalidArgument,
                       "this process holds rank %s of the group, not rank %u",
                       Listed(ranks_).c_str(), rank);
   }
+  if (!may_wait && state_ != State::kReady) return {};
   // Not where an execution begins: who begins one may hold a lock.
   if (key->execution.value_or(kRefusedExecution) == kRefusedExecution) PaceRetry(rank);
   if (Status late = AwaitFormed(); !late.ok()) return late;

@@ -113,7 +113,8 @@ class Group {
   // Number of a new execution of `program` on `rank`, or kRefusedExecution, of which every call is refused.
   uint64_t BeginExecution(uint32_t rank, const Program& program);
 
-  // Lets a call in: waits for READY within the forming deadline where READY comes back by itself.
+  // Lets a call in: waits for READY within the forming deadline where READY comes back by itself; where it `may_wait` not, nothing
+  // is let in unless the group is READY: OK without `formation`, and no EndCall.
   // On success the caller must call EndCall, after it dropped its reference to `formation`;
   // key->execution is then set, and the execution counts as begun. So it does where it is refused and the rank's last
   // call did not fail: it is the one that fails on all ranks. Those that try again and are refused take no number, and
@@ -124,7 +125,8 @@ class Group {
   //   other              the group has ended, or a peer is gone: the cause. If a peer is gone,
   //                      `formation` is the one that ended with it, without arenas and without an
   //                      EndCall: its worker may know an earlier cause of this execution.
-  Status BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation);
+  Status BeginCall(uint32_t rank, bool may_wait, CallKey* key,
+                   std::shared_ptr<const Formation>* formation);
   void EndCall(uint32_t rank, bool failed);
 
   // ---- calls in a GPU's stream, which begin and end unseen ----

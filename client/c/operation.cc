@@ -25,10 +25,12 @@ OperationRun::~OperationRun() {
 bool OperationRun::GoOn(Clock::time_point until) {
   if (!begun_) {
     // Calls wait while a group forms.
-    if (until != Clock::time_point::max() && !group_->IsReady()) return false;
-    begun_ = true;
+    const bool may_wait = until == Clock::time_point::max();
+    if (!may_wait && !group_->IsReady()) return false;
     status_ = session_->BeforeCallOf(*group_);
-    if (status_.ok()) status_ = group_->BeginCall(rank_, &key_, &formation_);
+    if (status_.ok()) status_ = group_->BeginCall(rank_, may_wait, &key_, &formation_);
+    if (status_.ok() && formation_ == nullptr) return false;
+    begun_ = true;
     if (!status_.ok()) {
       EndRefused();
       return true;

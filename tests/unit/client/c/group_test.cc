@@ -34,7 +34,7 @@ class GroupTest : public ::testing::Test {
   }
   Status Begin(CallKey key = {.program = kProgram}, uint32_t rank = 2) {
     last_key_ = key;
-    return group_.BeginCall(rank, &last_key_, &formation_);
+    return group_.BeginCall(rank, may_wait_, &last_key_, &formation_);
   }
   void End(bool failed = false) {
     formation_.reset();
@@ -43,6 +43,7 @@ class GroupTest : public ::testing::Test {
 
   std::vector<Drained> sent_;
   Group group_{"moe", {2, 5}, [this](const Drained& drained) { sent_.push_back(drained); }};
+  bool may_wait_ = true;
   CallKey last_key_;
   std::shared_ptr<const Formation> formation_;
 };
@@ -68,6 +69,19 @@ TEST_F(GroupTest, ExecutionsCountPerRankAndProgram) {
   EXPECT_EQ(last_key_.execution, 0u);
   End();
   EXPECT_EQ(group_.BeginExecution(2, kProgram), 3u);
+}
+
+TEST_F(GroupTest, NothingIsLetInThatWouldHaveToWaitAndMayNot) {
+  may_wait_ = false;
+  Ready();
+  ReformTo(/*wait=*/true);
+  EXPECT_TRUE(Begin().ok());
+  EXPECT_EQ(formation_, nullptr);
+  EXPECT_EQ(group_.BeginExecution(2, kProgram), 0u) << "it has taken no number";
+  Ready(2);
+  ASSERT_TRUE(Begin().ok());
+  EXPECT_NE(formation_, nullptr);
+  End();
 }
 
 TEST_F(GroupTest, DrainedIsSaidOnceTheLastCallHasEnded) {
