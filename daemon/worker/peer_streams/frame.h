@@ -54,6 +54,8 @@ struct RowsPiece {
 inline constexpr uint64_t kFrameBytes = 256 << 10;
 // A stage up to this size goes on the express stream.
 inline constexpr uint64_t kExpressBytes = 64 << 10;
+// The most that is taken of one buffer, or of one message within a node.
+inline constexpr uint32_t kMaxBufferBytes = 16 << 20;
 // Messages that wait go together, up to this size.
 inline constexpr uint64_t kSeveralBytes = 1 << 20;
 

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/peer_streams/frame.h"
 
 namespace epd {
 namespace {
@@ -154,8 +155,8 @@ grpc::Status NodeStreams::TakeMessages(Stream& stream) {
   while (status.ok() && stream.in.size() - taken >= sizeof(uint32_t)) {
     uint32_t bytes = 0;
     std::memcpy(&bytes, stream.in.data() + taken, sizeof bytes);
-    if (bytes > kMaxBytes) {
-      return FramesIn::Bad(absl::StrCat("a message of ", bytes, " bytes, at most ", kMaxBytes));
+    if (bytes > kMaxBufferBytes) {
+      return FramesIn::Bad(absl::StrCat("a message of ", bytes, " bytes, at most ", kMaxBufferBytes));
     }
     const size_t begin = taken + sizeof bytes;
     if (stream.in.size() - begin < bytes) break;

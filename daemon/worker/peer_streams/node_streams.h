@@ -58,9 +58,6 @@ class NodeStreams {
   // Until all that was enqueued is sent, but for `most`.
   void Await(std::chrono::milliseconds most);
 
-  // Of one message.
-  static constexpr uint32_t kMaxBytes = 16 << 20;
-
  private:
   struct Stream {
     UniqueFd socket;  // Invalid: the other side's end has not come.

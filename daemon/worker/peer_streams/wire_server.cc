@@ -23,7 +23,6 @@
 namespace epd {
 namespace {
 
-constexpr int kMaxFrameBytes = 16 << 20;
 constexpr int kPingStrikes = 0;  // Peers ping as often as they like.
 constexpr int kPingEveryMs = 1000;
 // Of a stream of messages: what a peer may send before it hears how much was read, and that no frame is to be cut. gRPC gives the
@@ -189,7 +188,7 @@ absl::StatusOr<int> WireServer::Open(uint32_t kind, const std::string& address,
   auto door = std::make_unique<Door>();
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
+  builder.SetMaxReceiveMessageSize(int{kMaxBufferBytes});
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);

@@ -26,6 +26,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/tls/wire_secret.h"
+#include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/wire.h"
 
@@ -250,7 +251,7 @@ class HostilePeerTest : public ::testing::Test {
 };
 
 TEST_F(HostilePeerTest, AMessageThatIsTooLongEndsItsStream) {
-  Write(Word(NodeStreams::kMaxBytes + 1));
+  Write(Word(kMaxBufferBytes + 1));
   EXPECT_THAT(Told(), ElementsAre(HasSubstr("ended: got a message of 16777217 bytes, at most "
                                             "16777216")));
   EXPECT_THAT(Told(), IsEmpty()) << "told twice";
