@@ -122,7 +122,8 @@ class CudaBackend : public Backend, public MemberMoves {
   const LoadedNccl* const nccl_;
   const std::string program_;
   std::map<uint64_t, KnownId> ids_;  // By communicator.
-  std::deque<uint64_t> id_order_;    // The same communicators, the oldest first: nobody says which are over.
+  std::deque<uint64_t>
+      id_order_;  // The same communicators, the oldest first: nobody says which are over.
   std::deque<Early> early_;  // The oldest first.
   std::vector<NeighbourMessage> for_neighbours_;
   std::vector<std::string> notes_;

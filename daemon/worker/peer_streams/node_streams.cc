@@ -156,7 +156,8 @@ grpc::Status NodeStreams::TakeMessages(Stream& stream) {
     uint32_t bytes = 0;
     std::memcpy(&bytes, stream.in.data() + taken, sizeof bytes);
     if (bytes > kMaxBufferBytes) {
-      return FramesIn::Bad(absl::StrCat("a message of ", bytes, " bytes, at most ", kMaxBufferBytes));
+      return FramesIn::Bad(
+          absl::StrCat("a message of ", bytes, " bytes, at most ", kMaxBufferBytes));
     }
     const size_t begin = taken + sizeof bytes;
     if (stream.in.size() - begin < bytes) break;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
@@ -21,6 +22,13 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 // spends a quarter of its time with them at most.
 constexpr absl::Duration kShortestTake = absl::Microseconds(500);
 constexpr absl::Duration kTakePerRank = absl::Microseconds(64);
+// Of a user with many sets, whose looks would be more than a quarter together: a route to an expert costs 1, some 5 ns, and a record
+// 130 ns. A look at a rank is not begun where the most that it can cost is not left.
+constexpr uint64_t kCostOfRecord = 26;
+constexpr uint64_t kMostOfRank =
+    shm::kDirectRecords * kCostOfRecord + uint64_t{shm::kRouteLines} * shm::kExpertsPerLine;
+constexpr uint64_t kPerSecond = 50'000'000;
+constexpr uint64_t kBurst = 1'000'000;
 // Between two looks for ranks that are still in a call, of which a client can keep one of many groups for as long.
 constexpr absl::Duration kPollPause = absl::Milliseconds(1);
 // A prepare's routes to an expert take some 5 ns to read and to count.
@@ -170,13 +178,15 @@ bool DirectAreas::IsOf(const shm::DirectArea& area, const DirectOutcome& outcome
 }
 
 // A record is taken once it has ended, and those behind it wait; that a call has begun is said at once.
-uint64_t DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const {
+DirectAreas::Looked DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken,
+                                          const Take& take) const {
   shm::DirectArea& area = tail.area;
-  uint64_t num_counted = 0;
+  Looked looked;
   const uint32_t count = shm::GateCount(area.gate.load(std::memory_order_acquire));
   if (count - taken > shm::kDirectRecords) taken = count - shm::kDirectRecords;
   bool in_order = true;
   for (uint32_t next = taken + 1; next != count + 1; ++next) {
+    ++looked.records;
     const shm::DirectRecord& record = area.records[next % shm::kDirectRecords];
     const uint64_t word = record.word.load(std::memory_order_acquire);
     if (static_cast<uint32_t>(word >> 32) != next) {
@@ -188,13 +198,13 @@ uint64_t DirectAreas::TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Tak
     if (ended || !in_order) {
       DirectOutcome outcome = ToOutcome(record, ended);
       if (ended) TakeRoutes(tail, next, outcome);
-      num_counted += outcome.routes.size();
+      looked.routes += outcome.routes.size();
       if (IsOf(area, outcome)) take(outcome);
     }
     if (in_order) taken = next;
   }
   area.taken.store(taken, std::memory_order_release);
-  return num_counted;
+  return looked;
 }
 
 // A look costs all records of all ranks, and a client can say that its area is full whenever it makes a call.
@@ -214,10 +224,15 @@ void DirectAreas::TakeIfMany(const shm::SlotRequest& request, absl::Time now, co
   TakeFromAll(set->second, now, take);
 }
 
-void DirectAreas::TakeFromAll(Set& set, absl::Time now, const Take& take) const {
+void DirectAreas::TakeFromAll(Set& set, absl::Time now, const Take& take) {
+  Allowance& of_user = of_uid_.try_emplace(set.uid, kBurst, kPerSecond).first->second;
   uint64_t num_counted = 0;
-  for (size_t i = 0; i < set.areas.size(); ++i)
-    num_counted += TakeFrom(*set.areas[i], set.taken[i], take);
+  for (size_t n = 0; n < set.areas.size() && of_user.Left(now) >= kMostOfRank; ++n) {
+    const size_t rank = std::exchange(set.first, (set.first + 1) % set.areas.size());
+    const Looked looked = TakeFrom(*set.areas[rank], set.taken[rank], take);
+    of_user.Take(looked.records * kCostOfRecord + looked.routes);
+    num_counted += looked.routes;
+  }
   set.next_take =
       now + std::max(kShortestTake, kTakePerRank * set.areas.size() + kTakePerExpert * num_counted);
 }
@@ -230,10 +245,10 @@ void DirectAreas::TakeDue(absl::Time now, const Take& take) {
   }
 }
 
-void DirectAreas::TakeAll(const Take& take) {
+void DirectAreas::TakeAll(absl::Time now, const Take& take) {
   for (auto& [unused, set] : sets_) {
     const TouchedUser::Scope touch(touched_, set.uid);
-    for (size_t i = 0; i < set.areas.size(); ++i) TakeFrom(*set.areas[i], set.taken[i], take);
+    TakeFromAll(set, now, take);
   }
 }
 

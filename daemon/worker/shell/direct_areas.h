@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
+#include "daemon/core/allowance.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/direct_outcome.h"
 #include "daemon/worker/engine/effects.h"
@@ -44,10 +45,10 @@ class DirectAreas {
 
   using Take = std::function<void(const DirectOutcome&)>;
   // What was recorded since the last time; the rank of `request` has little room left, or: as often as clients may ask for it, or:
-  // all.
+  // all. Of each user as much as a quarter of the time allows; the rest comes the next time.
   void TakeIfMany(const shm::SlotRequest& request, absl::Time now, const Take& take);
   void TakeDue(absl::Time now, const Take& take);
-  void TakeAll(const Take& take);
+  void TakeAll(absl::Time now, const Take& take);
 
   // What AwaitDirect asks for: `idle` hears of each formation once.
   void Await(const AwaitDirect& effect, absl::Time now);
@@ -66,26 +67,32 @@ class DirectAreas {
     uint32_t uid = 0;
     std::vector<shm::DirectTail*> areas;
     std::vector<uint32_t>
-        taken;  // [areas.size()] what stands in each area's `taken`, but believed.
+        taken;         // [areas.size()] what stands in each area's `taken`, but believed.
+    size_t first = 0;  // Whose turn it is.
     uint32_t generation = 1;
     absl::Time next_take = absl::InfinitePast();  // TakeIfMany and TakeDue do nothing before.
   };
   struct Awaited {
     absl::Time since;
-    size_t rank = 0;  // Those before it are in no call any more, and can begin none: their generation has ended.
+    size_t rank =
+        0;  // Those before it are in no call any more, and can begin none: their generation has ended.
   };
   bool IsIdle(const Name& name, const Ranks& ranks, const std::function<bool(SessionId)>& lives,
               size_t& rank) const;
   // Of all ranks; the next look may be once this one's time is a quarter of what has passed.
-  void TakeFromAll(Set& set, absl::Time now, const Take& take) const;
-  // Routes to how many experts were counted.
-  uint64_t TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
+  void TakeFromAll(Set& set, absl::Time now, const Take& take);
+  struct Looked {
+    uint64_t records = 0;
+    uint64_t routes = 0;  // To so many experts.
+  };
+  Looked TakeFrom(shm::DirectTail& tail, uint32_t& taken, const Take& take) const;
   // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.
   bool IsOf(const shm::DirectArea& area, const DirectOutcome& outcome) const;
 
   TouchedUser touched_;
   std::map<Name, Ranks> ranks_;
   std::map<ArenaSetId, Set> sets_;
+  std::map<uint32_t, Allowance> of_uid_;
   std::map<Name, Awaited> awaited_;
   absl::Time next_poll_ = absl::InfinitePast();
 };

@@ -158,7 +158,7 @@ void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest&
 }
 
 void EffectPerformer::TakeDirect(absl::Time now) {
-  direct_.TakeAll([&](const DirectOutcome& outcome) { Note(outcome, now); });
+  direct_.TakeAll(now, [&](const DirectOutcome& outcome) { Note(outcome, now); });
 }
 
 void EffectPerformer::TakeDueDirect(absl::Time now) {

@@ -159,7 +159,7 @@ TEST_F(DirectAreasTest, AnotherSetIsLookedAtMeanwhileAndWhoAsksForFiguresGetsThe
   Call(own_, 1, 0, shm::kDirectRecords);
   EXPECT_THAT(Announce(0), SizeIs(0));
   std::vector<GroupId> taken;
-  direct_.TakeAll([&](const DirectOutcome& one) { taken.push_back(one.group); });
+  direct_.TakeAll(now_, [&](const DirectOutcome& one) { taken.push_back(one.group); });
   EXPECT_THAT(taken, SizeIs(shm::kDirectRecords));
   EXPECT_THAT(taken, Each(GroupId(1)));
 }
@@ -199,6 +199,27 @@ TEST_F(DirectAreasTest, WhoIsInACallOfManyGroupsIsLookedAtNowAndThenAndTheOthers
   EXPECT_THAT(idle, SizeIs(kGroups)) << "it is waited for no longer";
 }
 
+TEST_F(DirectAreasTest, AUserWithManySetsHasAQuarterOfTheTimeWhoeverAsks) {
+  constexpr uint64_t kSets = 32;
+  std::vector<std::unique_ptr<Areas>> sets;
+  for (uint64_t group = 2; group < 2 + kSets; ++group) {
+    sets.push_back(std::make_unique<Areas>());
+    Add(group, *sets.back());
+  }
+  uint64_t num_taken = 0;
+  for (int i = 0; i < 50; ++i) {  // A second.
+    for (uint64_t n = 0; n < kSets; ++n)
+      for (uint32_t rank = 0; rank < kRanks; ++rank)
+        Call(*sets[n], 2 + n, rank, shm::kDirectRecords);
+    for (uint64_t n = 0; n < kSets; ++n) num_taken += Announce(0, 2 + n).size();
+    direct_.TakeAll(now_, [&](const DirectOutcome&) { ++num_taken; });
+    now_ += absl::Milliseconds(20);
+  }
+  // Of 130 ns each.
+  EXPECT_LE(num_taken, 2'100'000u);
+  EXPECT_GE(num_taken, 1'000'000u);
+}
+
 TEST_F(DirectAreasTest, WhatARankSaysInAnothersNameIsLeftOut) {
   Call(own_, 1, 0, shm::kDirectRecords);
   for (shm::DirectRecord& record : own_.Direct(0)->area.records) record.rank = 1;
@@ -221,7 +242,7 @@ TEST_F(DirectAreasTest, APreparesRoutesComeWithItsRecordAlone) {
   tail.area.records[4].routes = 0;
   tail.area.records[5].num_experts = 1'000'000;
   std::vector<DirectOutcome> taken;
-  direct_.TakeAll([&](const DirectOutcome& one) { taken.push_back(one); });
+  direct_.TakeAll(now_, [&](const DirectOutcome& one) { taken.push_back(one); });
   ASSERT_THAT(taken, SizeIs(5));
   std::vector<uint16_t> expected(31);
   expected[0] = 4;
