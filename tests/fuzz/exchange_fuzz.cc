@@ -91,7 +91,8 @@ class World {
     request.kind = static_cast<shm::Kind>(in_.Below(7));
     if (shm::IsAnnounce(request.step)) {
       request.announce.demand = in_.Below(3) * 60;
-      request.announce.eager_buffer = in_.Below(4);
+      request.announce.client = in_.Below(4);
+      request.announce.eager_buffer = in_.Below(16);
     } else if (shm::IsStreamStep(request.step)) {
       request.stream.announce_slot = in_.Below(4);
       request.stream.move_report = in_.Below(2) == 0 ? ~uint64_t{0} : in_.Take<uint64_t>();

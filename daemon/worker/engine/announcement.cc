@@ -36,6 +36,8 @@ Announcement CopyAnnouncement(const shm::SlotRequest& request) {
       .stage_bytes = request.stage_bytes,
       .out_bytes = request.out_bytes,
       .plan_bytes = request.plan_bytes,
+      .reads_many_eager_buffers = request.step != shm::Step::kStreamAnnounce &&
+                                  (request.announce.client & shm::kReadsManyEagerBuffers) != 0,
   };
 }
 

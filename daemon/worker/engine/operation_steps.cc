@@ -196,8 +196,6 @@ absl::Status OperationSteps::TakeAnnouncement(Part& part, const Tenant& tenant,
   const Staging& staging = parts_.staging;
   part.said = CopyAnnouncement(request);
   part.said.from_stream = request.step == shm::Step::kStreamAnnounce;
-  part.said.reads_many_eager_buffers =
-      !part.said.from_stream && (request.announce.client & shm::kReadsManyEagerBuffers) != 0;
   absl::Status status = CheckAnnounce(request, tenant, staging.arena_bytes(tenant.set));
   if (!status.ok() || request.step != shm::Step::kAnnounceStaged) return status;
   const EagerArea eager =

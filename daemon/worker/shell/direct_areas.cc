@@ -76,7 +76,8 @@ DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {
   outcome.said.num_tokens = record.num_tokens;
   outcome.said.recv_capacity = record.recv_capacity;
   outcome.said.demand = record.demand;
-  outcome.said.stage_bytes = std::min(record.stage_bytes, shm::kMaxEagerBuffers * shm::kEagerBufferBytes);
+  outcome.said.stage_bytes =
+      std::min(record.stage_bytes, shm::kMaxEagerBuffers * shm::kEagerBufferBytes);
   outcome.ended = ended;
   outcome.announced = record.announced != 0;
   outcome.published_at = Monotonic(record.published_ns);

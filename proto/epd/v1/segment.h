@@ -165,7 +165,8 @@ struct SlotReply {
 // What the worker says about eager buffers, beside a good reply. The client clears `good` before it arms.
 struct SlotEagerBuffers {
   uint64_t offset;  // Of the set's eager buffers in every arena; SlotsHeader::eager_buffers.
-  uint32_t num_eager_buffers;  // 0: the set has none. Over kFewEagerBuffers: rows of a call may stand in several.
+  uint32_t
+      num_eager_buffers;  // 0: the set has none. Over kFewEagerBuffers: rows of a call may stand in several.
   // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its eager buffer.
   uint32_t good;
   uint8_t eager_buffer_of_rank[limits::kEagerRanks];  // The first.

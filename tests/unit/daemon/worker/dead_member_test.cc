@@ -14,7 +14,8 @@ using State = Call::State;
 
 TEST(DeadMemberTest, OfAnOperationThatBecomesGoodHoldsNothing) {
   WorldOptions options{.num_workers = 2};
-  options.engine = {.staging_bytes = uint64_t{1} << 20, .eager = {.few_buffers = 0, .max_buffers = 0}};
+  options.engine = {.staging_bytes = uint64_t{1} << 20,
+                    .eager = {.few_buffers = 0, .max_buffers = 0}};
   World world(options);
   Calls calls(world);
   std::vector<size_t> holding;

@@ -38,12 +38,10 @@ void Finish(const World& world, SimulationResult& result) {
 void RunOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
   WorldOptions options{
       .per_mille_of_moves_fail = 50, .per_mille_of_commits_fail = 30, .pages_take_time = true};
-  options.engine = {.staging_bytes = 16 * kPage * (1 + seed % 4) * (seed % 3 == 0 ? 8 : 1),
-                    .hold_limit = absl::Seconds(30),
-                    .eager = {.buffer_bytes = 2 * kPage,
-                              .few_buffers = 3,
-                              .max_buffers = 11,
-                              .pool_share = 2}};
+  options.engine = {
+      .staging_bytes = 16 * kPage * (1 + seed % 4) * (seed % 3 == 0 ? 8 : 1),
+      .hold_limit = absl::Seconds(30),
+      .eager = {.buffer_bytes = 2 * kPage, .few_buffers = 3, .max_buffers = 11, .pool_share = 2}};
   World world(options, seed, sabotage);
   if (trace) world.Trace();
   using enum Event;
