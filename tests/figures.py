@@ -87,6 +87,10 @@ _KNOWN: dict[str, tuple[Figure, ...]] = {
     ),
     "jax-versions": (Figure("cases", r"^jax .*: passed: .*?(\d+) passed"),),
     "packages": (Figure("packages", r"^\w+: (passed) in \d+ s"),),
+    "gpu-visit": (
+        Figure("MB of the bundle", r"^bundle: ([\d.]+) MB"),
+        Figure("parts over the fake driver", r"^parts over the fake driver: (\d+)"),
+    ),
     "torch": (Figure("cases", r"^(\d+) passed"),),
     "transformers": (Figure("trainings", r"^train_transformers: \S+ (equals) the dense model"),),
     "many-ranks": (

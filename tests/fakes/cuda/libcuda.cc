@@ -162,3 +162,26 @@ extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const 
   *status = *function == nullptr ? 1 : 0;
   return *function == nullptr ? 500 : 0;
 }
+
+// What tests/gpu/machine.py asks a driver by name. The programs of tests/gpu need more, and only a real one has that.
+namespace {
+
+template <typename... Arguments>
+int Forward(const char* symbol, Arguments... arguments) {
+  using Function = int (*)(Arguments...);
+  return reinterpret_cast<Function>(Library().driver.Find(symbol))(arguments...);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int cuInit(unsigned flags) {
+  return Forward("cuInit", flags);
+}
+extern "C" __attribute__((visibility("default"))) int cuDeviceGetCount(int* count) {
+  return Forward("cuDeviceGetCount", count);
+}
+extern "C" __attribute__((visibility("default"))) int cuDeviceGetAttribute(int* value,
+                                                                           int attribute,
+                                                                           int device) {
+  return Forward("cuDeviceGetAttribute", value, attribute, device);
+}
