@@ -25,7 +25,7 @@ _BUDGET = 540
 _RUNTIME = re.compile(r"lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so|ld-linux")
 _WITHOUT_GPU = re.compile("api streams ")
 _REASONS = re.compile(
-    "has no JAX that sees a GPU|libcuda.so.1 has no |no compute-sanitizer|no nvidia-cuda-mps-control|no torch|No module"
+    "has no JAX that sees a GPU|libcuda.so.1 has no |no compute-sanitizer|no nvidia-cuda-mps-control|has no NumPy"
 )
 
 
