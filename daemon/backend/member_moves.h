@@ -31,7 +31,7 @@ struct CommunicatorMember {
   int self = 0;
   // Of a backend with a library, which is told of the group when it is made; every member has one rank.
   std::optional<GroupSpec> library = {};
-  // By member: the device's ordinal of one that is a worker of this node and greets the others (NeighbourMessage), or kElsewhere.
+  // By member: the device's ordinal of one that is a worker of this node, and so greets the others (NeighbourMessage), or kElsewhere.
   std::vector<int> devices = {};
   size_t num_ranks = 0;  // Of the group.
 

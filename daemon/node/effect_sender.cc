@@ -149,21 +149,9 @@ bool EffectSender::TakeLandingArenas(const StartTenant& effect) const {
   });
 }
 
-// Of the runs that are up: a tenant with another one fails in any case.
-void EffectSender::SayWhoGreets(v1::StartTenant& start) const {
-  for (v1::StartTenant::Node& node : *start.mutable_nodes()) {
-    if (node.name() != to_.self.value) continue;
-    for (const auto& [name, entry] : to_.workers.all()) {
-      const WorkerSupervisor::Figures& figures = entry->supervisor.figures();
-      if (figures.worker_incarnation == node.worker()) node.set_greets(figures.ready.greets());
-    }
-  }
-}
-
 void EffectSender::Start(const StartTenant& effect) {
   v1::ToWorker message = ToProto(effect, to_.self, to_.cluster_secret);
   message.mutable_start_tenant()->set_landing_arenas(TakeLandingArenas(effect));
-  SayWhoGreets(*message.mutable_start_tenant());
   EPD_FAILPOINT("epd.tenant.start");
   const size_t bytes = message.ByteSizeLong();
   if (bytes <= limits::kDatagramBytes) return to_.workers.Send(effect.to, message);

@@ -44,7 +44,6 @@ class EffectSender {
   // Whether the clients of all its sessions here take landing arenas.
   bool TakeLandingArenas(const StartTenant& effect) const;
   // Which of this node's workers read each other's memory, if they can, in a group over several nodes.
-  void SayWhoGreets(v1::StartTenant& start) const;
   void Reply(const ReplyJoined& effect);
   void LogJoined(const ReplyJoined& effect) const;
   // The session's slots for the GPUs' workers of `effect`, where its Join is answered.

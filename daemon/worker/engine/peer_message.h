@@ -75,8 +75,6 @@ struct PeerWorker {
   WorkerName worker_name = {};
   // With which this worker calls it; daemon/worker/peer_streams/stream_proof.h.
   std::string secret = {};
-  // Whether it tells workers of its node, in a group over several nodes, whether it can read their devices' memory.
-  bool greets = false;
 
   WorkerId id() const { return {name, worker_name}; }
 };

@@ -200,8 +200,7 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
                            .worker = Incarnation(node.worker()),
                            .address = node.address(),
                            .worker_name = NameOf(node.worker_name()),
-                           .secret = node.secret(),
-                           .greets = node.greets()});
+                           .secret = node.secret()});
   }
   for (const v1::StartTenant::Base& base : message.bases()) {
     ExecutionBase entry{.rank = Rank(base.rank()), .program = {}, .base = base.base()};

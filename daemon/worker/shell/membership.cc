@@ -18,9 +18,6 @@ absl::StatusOr<Membership> MembershipOf(const TenantStart& start) {
       std::find_if(start.members.begin(), start.members.end(), [](const RankHolder& one) {
         return bool(one.session);
       })->node;
-  // Workers of such a group greet each other in all releases.
-  const bool one_node = std::all_of(start.members.begin(), start.members.end(),
-                                    [&](const RankHolder& one) { return one.node == here; });
   for (const RankHolder& member : start.members) {
     const auto node =
         std::find_if(start.nodes.begin(), start.nodes.end(),
@@ -32,9 +29,9 @@ absl::StatusOr<Membership> MembershipOf(const TenantStart& start) {
     const auto known = std::find(in.workers.begin(), in.workers.end(), node->worker.value);
     const int index = static_cast<int>(known - in.workers.begin());
     if (known == in.workers.end()) {
-      const bool near = one_node || member.session || (member.node == here && node->greets);
       in.workers.push_back(node->worker.value);
-      in.devices.push_back(near ? member.worker.cuda_device : CommunicatorMember::kElsewhere);
+      in.devices.push_back(member.node == here ? member.worker.cuda_device
+                                               : CommunicatorMember::kElsewhere);
     }
     if (member.session) in.self = index;
     membership.member_of_rank.push_back(index);

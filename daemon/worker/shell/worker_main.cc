@@ -160,7 +160,6 @@ v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& ncc
   ready.set_cuda_problem(clean(served.no_cuda));
   ready.set_wire_address(addresses.wire);
   ready.set_local_address(addresses.local);
-  ready.set_greets(true);
   ready.set_wire_problem(clean(addresses.problem));
   return message;
 }

@@ -61,9 +61,6 @@ TEST(ControlCodec, StartTenantComesInRankOrderWithItsBases) {
   message.mutable_spec()->mutable_deadlines()->mutable_absent()->set_seconds(3);
   message.add_members()->set_rank(1);
   message.add_members()->set_rank(0);
-  message.add_nodes()->set_worker_name("cuda:0");
-  message.add_nodes()->set_worker_name("cuda:1");
-  message.mutable_nodes(1)->set_greets(true);
   v1::StartTenant::Base& base = *message.add_bases();
   base.set_program(std::string(16, 'p'));
   base.set_base(5);
@@ -73,8 +70,6 @@ TEST(ControlCodec, StartTenantComesInRankOrderWithItsBases) {
   EXPECT_EQ(start->spec.deadlines.absent, absl::Seconds(3));
   EXPECT_EQ(start->spec.deadlines.undecided, absl::Seconds(30));
   EXPECT_EQ(start->bases[0].base, 5u);
-  EXPECT_FALSE(start->nodes[0].greets) << "of an earlier release";
-  EXPECT_TRUE(start->nodes[1].greets);
   base.set_program("short");
   EXPECT_EQ(TenantStartFromProto(message).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,5 +1,5 @@
-// Goal: of a group over several nodes a worker takes those members for near that are of its node and greet, and no others, so
-// that two workers of a node always take each other for the same; ranks are numbered by members in the order of their first.
+// Goal: of a group over several nodes a worker takes those members for near that are of its node, and no others, so that two
+// workers of a node always take each other for the same; ranks are numbered by members in the order of their first.
 #include "daemon/worker/shell/membership.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,6 @@ constexpr int kElsewhere = CommunicatorMember::kElsewhere;
 struct Server {
   std::string node;
   int device = 0;
-  bool greets = true;
 };
 
 // As epd tells it to the worker of `self`; `of_rank`: its place among the servers.
@@ -34,8 +33,7 @@ TenantStart Start(const std::vector<Server>& servers, const std::vector<size_t>&
     start.nodes.push_back({.name = NodeId{servers[i].node},
                            .worker = Incarnation(100 + i),
                            .address = "",
-                           .worker_name = name(i),
-                           .greets = servers[i].greets});
+                           .worker_name = name(i)});
   }
   for (size_t rank = 0; rank < of_rank.size(); ++rank) {
     RankHolder holder;
@@ -59,29 +57,22 @@ TEST(MembershipTest, MembersStandInTheOrderOfTheirFirstRanks) {
   EXPECT_EQ(of.in.epoch, 3u);
 }
 
-TEST(MembershipTest, NearAreThoseOfTheNodeThatGreetWhoeverAsks) {
-  const std::vector<Server> servers = {{"a", 0}, {"a", 1, false}, {"a", 2}, {"b", 0}, {"b", 1}};
-  const std::vector<size_t> of_rank = {0, 1, 2, 3, 4};
+TEST(MembershipTest, NearAreThoseOfTheNodeWhoeverAsks) {
+  const std::vector<Server> servers = {{"a", 0}, {"a", 2}, {"b", 0}, {"b", 1}};
+  const std::vector<size_t> of_rank = {0, 1, 2, 3};
   const auto devices = [&](size_t self) {
     return MembershipOf(Start(servers, of_rank, self)).value().in.devices;
   };
-  EXPECT_THAT(devices(0), ElementsAre(0, kElsewhere, 2, kElsewhere, kElsewhere));
-  EXPECT_THAT(devices(2), ElementsAre(0, kElsewhere, 2, kElsewhere, kElsewhere));
-  EXPECT_THAT(devices(3), ElementsAre(kElsewhere, kElsewhere, kElsewhere, 0, 1));
-  const Membership all = MembershipOf(Start(servers, of_rank, 4)).value();
+  EXPECT_THAT(devices(0), ElementsAre(0, 2, kElsewhere, kElsewhere));
+  EXPECT_THAT(devices(1), ElementsAre(0, 2, kElsewhere, kElsewhere));
+  EXPECT_THAT(devices(2), ElementsAre(kElsewhere, kElsewhere, 0, 1));
+  const Membership all = MembershipOf(Start(servers, of_rank, 3)).value();
   EXPECT_EQ(all.in.num_near(), 2u);
   EXPECT_FALSE(all.in.all_near());
 }
 
-TEST(MembershipTest, ToldByAnEpdOfAnEarlierReleaseNobodyElseIsNear) {
-  const std::vector<Server> servers = {{"a", 0, false}, {"a", 1, false}, {"b", 0, false}};
-  const Membership of = MembershipOf(Start(servers, {0, 1, 2}, 1)).value();
-  EXPECT_THAT(of.in.devices, ElementsAre(kElsewhere, 1, kElsewhere));
-}
-
-// They always have greeted.
 TEST(MembershipTest, OnOneNodeAllAreNear) {
-  const std::vector<Server> servers = {{"a", 3, false}, {"a", 1, false}};
+  const std::vector<Server> servers = {{"a", 3}, {"a", 1}};
   const Membership of = MembershipOf(Start(servers, {0, 1, 0}, 1)).value();
   EXPECT_THAT(of.in.devices, ElementsAre(3, 1));
   EXPECT_TRUE(of.in.all_near());

@@ -184,10 +184,6 @@ class DirectMembers : public ::testing::Test {
   bool OnOneNode(size_t a, size_t b) const {
     return node_.node_of.empty() || node_.node_of[a] == node_.node_of[b];
   }
-  // Whether the two greet each other.
-  bool Near(size_t a, size_t b) const {
-    return a == b || (OnOneNode(a, b) && a != of_earlier_release_ && b != of_earlier_release_);
-  }
   void Enter(size_t index) {
     CommunicatorMember in{.communicator = kCommunicator,
                           .epoch = kTestIds.epoch,
@@ -197,7 +193,7 @@ class DirectMembers : public ::testing::Test {
                           .num_ranks = num_ranks()};
     for (size_t i = 0; i < workers_.size(); ++i) {
       in.workers.push_back(kFirstWorker + i);
-      in.devices.push_back(Near(index, i) ? node_.devices[i] : CommunicatorMember::kElsewhere);
+      in.devices.push_back(OnOneNode(index, i) ? node_.devices[i] : CommunicatorMember::kElsewhere);
     }
     Worker& worker = workers_[index];
     EXPECT_TRUE(worker.backend->InitCommunicator(kCommunicator, kTestIds.epoch, id_).ok());
@@ -210,7 +206,7 @@ class DirectMembers : public ::testing::Test {
       if (workers_[from].lost) continue;
       for (NeighbourMessage& message : workers_[from].backend->TakeForNeighbours()) {
         const size_t index = message.worker - kFirstWorker;
-        EXPECT_TRUE(Near(from, index)) << from << " tells " << index;
+        EXPECT_TRUE(OnOneNode(from, index)) << from << " tells " << index;
         Worker& to = workers_[index];
         message.worker = kFirstWorker + from;
         if (!to.lost && passes_(index, message)) to.backend->Hear(std::move(message));
@@ -430,12 +426,11 @@ class DirectMembers : public ::testing::Test {
   // What epd does with a message for a worker; false: it is lost.
   std::function<bool(size_t to, NeighbourMessage& message)> passes_ =
       [](size_t, const NeighbourMessage&) { return true; };
-  size_t of_earlier_release_ = SIZE_MAX;  // The worker that greets nobody on several nodes.
-  size_t late_ = SIZE_MAX;                // The worker that enters when the test says so.
-  size_t by_handle_ = SIZE_MAX;           // The worker that shares its staging so.
-  size_t by_nccl_ = SIZE_MAX;             // That was told to use NCCL.
-  bool has_nccl_ = true;                  // It is installed.
-  bool has_id_ = true;                    // ... and whoever was to make the unique id could.
+  size_t late_ = SIZE_MAX;       // The worker that enters when the test says so.
+  size_t by_handle_ = SIZE_MAX;  // The worker that shares its staging so.
+  size_t by_nccl_ = SIZE_MAX;    // That was told to use NCCL.
+  bool has_nccl_ = true;         // It is installed.
+  bool has_id_ = true;           // ... and whoever was to make the unique id could.
   bool one_is_lost_ = false;
   bool one_rank_per_token_ = false;
   bool tells_tokens_ = true;  // The leader does.

@@ -30,7 +30,7 @@ class MixedMembers : public SendingMembers {
   bool Sends(int from, int to) const override {
     const auto a = static_cast<size_t>(from);
     const auto b = static_cast<size_t>(to);
-    return a != b && (!Near(a, b) || node_of(a) == apart_);
+    return a != b && (!OnOneNode(a, b) || node_of(a) == apart_);
   }
   int node_of(size_t worker) const { return node_.node_of[worker]; }
   RowLink LinkOf(size_t worker) const {
@@ -186,16 +186,6 @@ TEST_F(MixedMembers, ANodeWithAPairApartSendsWithinItAndTheOtherOneReads) {
                 ElementsAre(AllOf(HasSubstr("NCCL also between the node's devices"),
                                   HasSubstr("cuda:3 has no peer access to cuda:2"))));
   }
-}
-
-TEST_F(MixedMembers, AWorkerOfAnEarlierReleaseSendsAndTheOthersOfItsNodeReadEachOther) {
-  of_earlier_release_ = 1;
-  FormByNccl(OneRankEach({0, 1, 2, 3}, {0, 0, 0, 1}));
-  MovePrepare();
-  MoveDispatch();
-  MoveCombine(true);
-  for (const size_t reads : {0, 2}) EXPECT_EQ(LinkOf(reads).name, "peer_memory_and_nccl");
-  for (const size_t sends : {1, 3}) EXPECT_EQ(LinkOf(sends).name, "nccl");
 }
 
 TEST_F(MixedMembers, NeedNcclAlsoWhereTheDevicesOfEachNodeReadEachOther) {
