@@ -64,7 +64,7 @@ Wire::Wire(Options options)
       node_streams_(options_.node, options_.self, remote_regions_, *traffic_),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
-      server_({options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
+      server_({options_.node, options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
 
 Wire::~Wire() {
   for (auto& [unused, gate] : gates_) gate->Shut();

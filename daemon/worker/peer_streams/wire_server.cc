@@ -115,10 +115,7 @@ class WireServer::Stream {
     }
     node_ = text::Clean(hello.node(), limits::kNameBytes);
     if (hello.version() != kWireVersion) {
-      return {grpc::StatusCode::FAILED_PRECONDITION,
-              absl::StrCat("node ", node_, " speaks version ", hello.version(),
-                           " of the protocol between workers, this node ", kWireVersion,
-                           "; run one version of epd on all nodes")};
+      return {grpc::StatusCode::FAILED_PRECONDITION, AnotherVersion(hello.version())};
     }
     if (hello.to() != server_.self_.worker.value || hello.from() == 0) {
       return {grpc::StatusCode::UNAUTHENTICATED,
@@ -131,6 +128,18 @@ class WireServer::Stream {
     secret_ = SecretOfPair(server_.self_.secret, peer_, server_.self_.worker);
     challenge_ = MakeChallenge(secret_, hello_);
     return grpc::Status::OK;
+  }
+
+  // Where epd was replaced in place, workers of the release before run on.
+  std::string AnotherVersion(uint32_t version) const {
+    const std::string& here = server_.self_.node;
+    if (node_ == here) {
+      return absl::StrCat("two workers of node ", here, " speak versions ", version, " and ",
+                          kWireVersion, " of the protocol between workers; restart epd there");
+    }
+    return absl::StrCat("node ", node_, " speaks version ", version,
+                        " of the protocol between workers, node ", here, " version ", kWireVersion,
+                        "; run one version of epd on all nodes");
   }
 
   grpc::Status TakeHello(BufferReader& reader) {

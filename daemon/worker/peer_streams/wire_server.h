@@ -23,6 +23,7 @@ namespace epd {
 class WireServer {
  public:
   struct Self {
+    std::string node;
     Incarnation worker;  // Streams for another one are refused,
     // ... and those of whom has no secret that was made of this one (stream_proof.h).
     std::string secret;

@@ -484,6 +484,27 @@ TEST(WireTest, RowsAndMessagesBeforeAProofAndWrongProofsEndTheStream) {
             grpc::UNAUTHENTICATED);
 }
 
+TEST(WireTest, AnotherVersionIsRefusedWithWhatToDoAmongNodesAndOnOne) {
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  v1::WireHello hello;
+  hello.set_version(kWireVersion + 1);
+  hello.set_from(kLeft.value);
+  hello.set_to(kRight.value);
+  hello.set_stream_kind(kExpressStream);
+  const std::string theirs = absl::StrCat(kWireVersion + 1);
+  hello.set_node("n11");
+  EXPECT_EQ(Call(*address, hello, "").error_message(),
+            absl::StrCat("node n11 speaks version ", theirs,
+                         " of the protocol between workers, node n22 version ", kWireVersion,
+                         "; run one version of epd on all nodes"));
+  hello.set_node("n22");
+  EXPECT_EQ(Call(*address, hello, "").error_message(),
+            absl::StrCat("two workers of node n22 speak versions ", theirs, " and ", kWireVersion,
+                         " of the protocol between workers; restart epd there"));
+}
+
 TEST(WireTest, SecondPortThatIsTakenIsNamedAndWhatToDo) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     // The kernel's choice, and somebody else's server behind it.
