@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/peer_message.h"
@@ -48,7 +51,11 @@ using WireEvent = std::variant<PeerSaid, PeerGone, RowsCame, StageRefused, PeerR
 // Thread-safe; one thread takes.
 class Inbox {
  public:
-  Inbox() : wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  Inbox() : wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wakeup_.valid()) {
+      status_ = absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
+    }
+  }
 
   void Put(WireEvent event) {
     {
@@ -70,11 +77,14 @@ class Inbox {
     return std::exchange(events_, {});
   }
 
+  //   RESOURCE_EXHAUSTED  there was no descriptor left
+  const absl::Status& status() const { return status_; }
   // Readable while there is something to take.
   int wakeup_fd() const { return wakeup_.get(); }
 
  private:
   const UniqueFd wakeup_;
+  absl::Status status_;
   std::atomic<bool> full_{false};
   std::mutex mutex_;
   std::vector<WireEvent> events_;

@@ -18,6 +18,10 @@ namespace {
 
 constexpr int kMaxEvents = 16;
 
+absl::Status NoDescriptor(const char* call) {
+  return absl::ResourceExhaustedError(absl::StrCat(call, ": ", std::strerror(errno)));
+}
+
 bool IsLater(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
@@ -28,7 +32,8 @@ NodeStreams::NodeStreams(std::string node, Incarnation self, RemoteRegions& land
       self_(self),
       landing_(landing),
       traffic_(traffic),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      status_(epoll_.valid() ? absl::OkStatus() : NoDescriptor("epoll_create1")) {}
 
 void NodeStreams::Meet(Incarnation peer) {
   Stream& stream = streams_[peer];
@@ -68,7 +73,7 @@ absl::Status NodeStreams::Watch(Incarnation peer, const Stream& stream, int oper
   if (epoll_ctl(epoll_.get(), operation, stream.socket.get(), &event) == 0) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", std::strerror(errno)));
+  return NoDescriptor("epoll_ctl");
 }
 
 void NodeStreams::Enqueue(Incarnation peer, const grpc::ByteBuffer& message) {

@@ -51,7 +51,9 @@ class NodeStreams {
   // Nothing is told of it any more.
   void Forget(Incarnation peer);
 
-  // Readable while there is something to read; -1: there was no descriptor left, and no stream can be.
+  //   RESOURCE_EXHAUSTED  there was no descriptor left, and no stream can be
+  const absl::Status& status() const { return status_; }
+  // Readable while there is something to read.
   int ready_fd() const { return epoll_.get(); }
   // All that has come, behind what was found out before.
   std::vector<WireEvent> Take();
@@ -86,6 +88,7 @@ class NodeStreams {
   RemoteRegions& landing_;
   Traffic& traffic_;
   const UniqueFd epoll_;
+  const absl::Status status_;
   std::shared_ptr<NodeTraffic> counted_;  // From the first stream on.
   std::map<Incarnation, Stream> streams_;
   std::map<Incarnation, UniqueFd> adopted_;  // For a stream that is still there.

@@ -91,6 +91,10 @@ class Wire {
 
   // What has come; nothing, if nothing has.
   std::vector<WireEvent> Take();
+  //   RESOURCE_EXHAUSTED  there was no descriptor for ready_fds(), and nothing that comes is seen
+  absl::Status status() const {
+    return inbox_->status().ok() ? node_streams_.status() : inbox_->status();
+  }
   // Readable when something has come: the first once, the second for as long as it has not been taken.
   std::array<int, 2> ready_fds() const { return {inbox_->wakeup_fd(), node_streams_.ready_fd()}; }
   Inbox& inbox() { return *inbox_; }

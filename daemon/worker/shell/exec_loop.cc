@@ -126,6 +126,7 @@ absl::Status ExecLoop::SetUp() {
   if (status = performer_.arenas().Start(); !status.ok()) return status;
   status = Watch(epoll_.get(), performer_.arenas().ready_fd(), kPages, EPOLLIN, EPOLL_CTL_ADD);
   if (!status.ok() || wire_ == nullptr) return status;
+  if (status = wire_->status(); !status.ok()) return status;
   const auto [once, while_ready] = wire_->ready_fds();
   status = Watch(epoll_.get(), once, kWire, EPOLLIN | EPOLLET, EPOLL_CTL_ADD);
   if (!status.ok()) return status;

@@ -302,6 +302,20 @@ TEST_F(HostilePeerTest, ASignalDoesNotCutOffWhatIsAwaited) {
   EXPECT_EQ(heard, sizeof(uint32_t) + message.size());
 }
 
+TEST(NodeStreamsAloneTest, SaysThatThereWasNoDescriptor) {
+  RemoteRegions regions;
+  Traffic traffic;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const NodeStreams streams(kNode, kLeft, regions, traffic);
+  const Inbox inbox;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(streams.status(), absl::ResourceExhaustedError("epoll_create1: Too many open files"));
+  EXPECT_EQ(inbox.status(), absl::ResourceExhaustedError("eventfd: Too many open files"));
+}
+
 TEST(NodeStreamsAloneTest, WhatIsForgottenIsNotToldLater) {
   RemoteRegions regions;
   Traffic traffic;
