@@ -34,6 +34,8 @@ class FramesIn {
   //   INVALID_ARGUMENT  it says nothing that has a place here
   //   UNAUTHENTICATED   rows of a rank that another worker serves; told as PeerRefused, too
   grpc::Status Take(BufferReader& reader);
+  // The same of a stream on which no buffer has several.
+  grpc::Status TakeOne(BufferReader& reader);
 
   static grpc::Status Bad(const std::string& what) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "got " + what};
@@ -44,7 +46,6 @@ class FramesIn {
   static grpc::Status Stranger(const std::function<void(WireEvent)>& put, const std::string& what);
 
  private:
-  grpc::Status TakeOne(BufferReader& reader);
   grpc::Status TakeSeveral(BufferReader& reader);
   grpc::Status TakeMessage(BufferReader& reader);
   grpc::Status TakeRowsAhead(BufferReader& reader);

@@ -2,9 +2,11 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -136,21 +138,35 @@ std::vector<WireEvent> NodeStreams::Take() {
     const auto found = streams_.find(peer);
     if (found == streams_.end()) continue;
     if ((ready[static_cast<size_t>(i)].events & EPOLLOUT) != 0) Send(peer, found->second);
-    Read(peer, found->second);
+    // What is left keeps the descriptor readable.
+    Read(peer, found->second, kTurnBytes);
   }
   return std::exchange(events_, {});
 }
 
-void NodeStreams::Read(Incarnation peer, Stream& stream) {
-  while (!stream.over) {
-    const ssize_t bytes = recv(stream.socket.get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT);
+std::vector<WireEvent> NodeStreams::TakeLast(Incarnation peer) {
+  const auto found = streams_.find(peer);
+  // No more than the socket holds now, whoever goes on writing.
+  int bytes = 0;
+  if (found != streams_.end() && found->second.socket.valid() &&
+      ioctl(found->second.socket.get(), FIONREAD, &bytes) == 0) {
+    Read(peer, found->second, static_cast<size_t>(bytes));
+  }
+  return std::exchange(events_, {});
+}
+
+void NodeStreams::Read(Incarnation peer, Stream& stream, size_t most) {
+  while (!stream.over && most > 0) {
+    const size_t asked = std::min(most, chunk_.size());
+    const ssize_t bytes = recv(stream.socket.get(), chunk_.data(), asked, MSG_DONTWAIT);
     if (bytes < 0 && IsLater(errno)) return;
     if (bytes < 0) return End(peer, stream, std::strerror(errno));
     if (bytes == 0) return End(peer, stream, "the other side has closed it");
     stream.in.append(chunk_.data(), static_cast<size_t>(bytes));
     const grpc::Status taken = TakeMessages(stream);
     if (!taken.ok()) return End(peer, stream, taken.error_message());
-    if (static_cast<size_t>(bytes) < chunk_.size()) return;
+    if (static_cast<size_t>(bytes) < asked) return;
+    most -= asked;
   }
 }
 
@@ -168,7 +184,7 @@ grpc::Status NodeStreams::TakeMessages(Stream& stream) {
     if (stream.in.size() - begin < bytes) break;
     const grpc::Slice slice(stream.in.data() + begin, bytes);
     BufferReader reader(grpc::ByteBuffer(&slice, 1));
-    status = stream.frames->Take(reader);
+    status = stream.frames->TakeOne(reader);
     taken = begin + bytes;
   }
   stream.in.erase(0, taken);

@@ -25,6 +25,9 @@
 
 namespace epd {
 
+// Of one stream, in one turn of the exec thread.
+inline constexpr size_t kTurnBytes = 16 << 10;
+
 // One end of a pair, for epd to pass on.
 struct NodeStreamEnd {
   Incarnation peer;
@@ -55,8 +58,10 @@ class NodeStreams {
   const absl::Status& status() const { return status_; }
   // Readable while there is something to read.
   int ready_fd() const { return epoll_.get(); }
-  // All that has come, behind what was found out before.
+  // What has come, behind what was found out before: of each stream as much as others can wait for, and the rest in later turns.
   std::vector<WireEvent> Take();
+  // All that the peer, whose end is known, has said before it.
+  std::vector<WireEvent> TakeLast(Incarnation peer);
   // Until all that was enqueued is sent, but for `most`.
   void Await(std::chrono::milliseconds most);
 
@@ -77,7 +82,8 @@ class NodeStreams {
   // Nothing of it waits any more.
   void CountNone(Stream& stream);
   void Send(Incarnation peer, Stream& stream);
-  void Read(Incarnation peer, Stream& stream);
+  // At most so many bytes of what has come.
+  void Read(Incarnation peer, Stream& stream, size_t most);
   // Takes the whole messages out of what has come.
   grpc::Status TakeMessages(Stream& stream);
   void End(Incarnation peer, Stream& stream, const std::string& why);
@@ -94,7 +100,7 @@ class NodeStreams {
   std::map<Incarnation, UniqueFd> adopted_;  // For a stream that is still there.
   std::vector<NodeStreamEnd> ends_;
   std::vector<WireEvent> events_;
-  std::vector<char> chunk_ = std::vector<char>(64 << 10);  // What one read brings.
+  std::vector<char> chunk_ = std::vector<char>(kTurnBytes);  // What one read brings.
 };
 
 }  // namespace epd

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/tls/proof.h"
@@ -64,7 +65,8 @@ Wire::Wire(Options options)
       node_streams_(options_.node, options_.self, remote_regions_, *traffic_),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
-      server_({options_.node, options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
+      server_({options_.node, options_.self, options_.secret}, remote_regions_, *inbox_,
+              *traffic_) {}
 
 Wire::~Wire() {
   for (auto& [unused, gate] : gates_) gate->Shut();
@@ -181,6 +183,12 @@ void Wire::Flush() {
 std::vector<WireEvent> Wire::Take() {
   std::vector<WireEvent> ends = inbox_->Take();
   std::vector<WireEvent> events = node_streams_.Take();
+  for (const WireEvent& end : ends) {
+    const auto* gone = std::get_if<PeerGone>(&end);
+    if (gone == nullptr) continue;
+    std::vector<WireEvent> last = node_streams_.TakeLast(gone->peer);
+    std::move(last.begin(), last.end(), std::back_inserter(events));
+  }
   std::move(ends.begin(), ends.end(), std::back_inserter(events));
   return events;
 }

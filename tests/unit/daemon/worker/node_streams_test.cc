@@ -1,5 +1,6 @@
 // Goal: workers of one node hear each other's messages in order, by sockets whose ends somebody else passes on; what was said
-// last is heard before the end; a stream that is lost is told once, and a new one does not mix with it.
+// last is heard before the end; a stream that is lost is told once, and a new one does not mix with it; one that says much
+// keeps nobody from the others.
 #include "daemon/worker/peer_streams/node_streams.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -27,6 +29,7 @@
 #include "absl/time/time.h"
 #include "daemon/tls/wire_secret.h"
 #include "daemon/worker/peer_streams/frame.h"
+#include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/wire.h"
 
@@ -181,6 +184,26 @@ TEST_F(NodeStreamsTest, LastWordsAreHeardBeforeTheEndOfAnyStream) {
   EXPECT_THAT(heard[30], HasSubstr("11 gone: "));
 }
 
+// The end of the stream of rows may be seen first.
+TEST_F(NodeStreamsTest, LastWordsOfManyTurnsAreHeardBeforeTheEndOfAnyStream) {
+  LeftMeets();
+  RightMeets();
+  Pass();
+  Say(*right_, kLeft, 1);
+  EXPECT_THAT(Next(*left_, 1), ElementsAre("22 said 1"));
+  constexpr size_t kMany = 6000;
+  left_->Cork();
+  for (uint64_t number = 1; number <= kMany; ++number) Say(*left_, kRight, number);
+  left_->Flush();
+  left_.reset();
+  absl::SleepFor(absl::Milliseconds(100));  // Both ends are there.
+  const std::vector<std::string> heard = Next(*right_, kMany + 1, Ends::kAll);
+  ASSERT_GT(heard.size(), kMany);
+  for (uint64_t number = 1; number <= kMany; ++number)
+    ASSERT_EQ(heard[number - 1], absl::StrCat("11 said ", number));
+  EXPECT_THAT(heard[kMany], HasSubstr("11 gone: "));
+}
+
 TEST_F(NodeStreamsTest, AfterALossBothAreToldAndANewStreamIsMade) {
   LeftMeets();
   RightMeets();
@@ -272,6 +295,53 @@ TEST_F(HostilePeerTest, APartOfAMessageIsNone) {
   EXPECT_THAT(Told(), IsEmpty());
   end_.reset();
   EXPECT_THAT(Told(), ElementsAre(HasSubstr("the other side has closed it")));
+}
+
+TEST_F(HostilePeerTest, SeveralInOneBufferEndItsStream) {
+  Write(Word(4) + Word(static_cast<uint32_t>(FrameKind::kSeveral)));
+  EXPECT_THAT(Told(), ElementsAre(HasSubstr("got a buffer of kind 5 that has no place here")));
+}
+
+// As it is sent: the smallest that says something.
+std::string SmallMessage(uint64_t number) {
+  PeerMessage said;
+  said.step = LeaderStep::kPublished;
+  said.number = number;
+  LastSubject before;
+  const auto kind = static_cast<uint32_t>(FrameKind::kMessage);
+  const std::string message = ToProto(said, before).SerializeAsString();
+  const auto bytes = static_cast<uint32_t>(sizeof kind + message.size());
+  std::string framed(2 * sizeof kind, '\0');
+  std::memcpy(framed.data(), &bytes, sizeof bytes);
+  std::memcpy(framed.data() + sizeof bytes, &kind, sizeof kind);
+  return framed + message;
+}
+
+TEST_F(HostilePeerTest, AFloodIsReadInTurnsAndKeepsNobodyFromTheOthers) {
+  constexpr Incarnation kThird(33);
+  streams_.Meet(kThird);
+  std::vector<NodeStreamEnd> ends = streams_.TakeEnds();
+  ASSERT_EQ(ends.size(), 1u);
+  std::string flood;
+  size_t num_said = 0;
+  while (flood.size() < 6 * kTurnBytes) flood += SmallMessage(++num_said);
+  Write(flood);
+  std::swap(end_, ends[0].socket);
+  Write(SmallMessage(7));
+  size_t num_heard = 0;
+  for (int turn = 0; turn < 7; ++turn) {
+    pollfd readable = {.fd = streams_.ready_fd(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(poll(&readable, 1, 0), 1) << "it would sleep before turn " << turn;
+    const std::vector<std::string> told = Told();
+    const auto of_third = std::count(told.begin(), told.end(), "33 said 7");
+    EXPECT_EQ(of_third, turn == 0 ? 1 : 0) << "turn " << turn;
+    for (const std::string& one : told) {
+      if (one == "33 said 7") continue;
+      ASSERT_EQ(one, absl::StrCat("22 said ", ++num_heard));
+    }
+    EXPECT_LE(told.size(), 1 + kTurnBytes / (flood.size() / num_said) + 2);
+  }
+  EXPECT_EQ(num_heard, num_said);
 }
 
 // A worker's last words wait in its last half a second, in which epd and systemd send it signals.
