@@ -85,6 +85,7 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
     if (FindArea(arena) == nullptr) return false;
   }
   if (!Name(request, turn)) return false;
+  counts_.assign(formation_.arenas.size(), 0);
   shm::DirectArea& area = own();
   MutexLock lock(pool_.publish_mutex());
   const uint64_t gate = area.gate.load(std::memory_order_relaxed);
@@ -104,6 +105,7 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
     area.asked.store(shm::HashOf(call_), std::memory_order_relaxed);
     return false;
   }
+  pool_.NotePublished(&area, count);
   count_ = count;
   shm::DirectRecord& said = record();
   // Whatever stood here is over: its peers see that it does not stand before they see anything else.
@@ -127,11 +129,10 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
   said.word.store(shm::RecordWord(count_, shm::DirectState::kPublished), std::memory_order_release);
   if (!shm::PublishDirect(area.gate, turn.generation, before)) {
     SetState(shm::DirectState::kWithdrawn);
+    pool_.ForgetPublication(&area, count_);
     count_ = 0;
     return false;
   }
-  pool_.NotePublished(&area, count_);
-  counts_.assign(formation_.arenas.size(), 0);
   counts_[rank_] = count_;
   return true;
 }

@@ -30,7 +30,7 @@ class DirectCall {
     std::span<const int32_t> routes;
   };
   // Publishes the call of `request` if all ranks' arenas have areas and there is room. False: it is not published, and the
-  // worker is to be asked; peers that look for it are told.
+  // worker is to be asked; peers that look for it are told. Where memory runs out (std::bad_alloc) it is not published either.
   bool Publish(const shm::SlotRequest& request, DirectPrograms::Turn turn, const Said& call);
 
   // Looks until every rank has published the call. kNo: not all have by `deadline`, or one of them waits for the worker's

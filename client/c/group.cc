@@ -43,10 +43,23 @@ RoutingSpec Formation::Routing(uint32_t top_k, uint32_t alignment) const {
 }
 
 Group::Group(std::string name, std::vector<uint32_t> ranks, SendDrained send_drained)
-    : name_(std::move(name)), ranks_(std::move(ranks)), send_drained_(std::move(send_drained)) {}
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      send_drained_(std::move(send_drained)),
+      failed_(ranks_.size()) {}
 
 bool Group::Holds(uint32_t rank) const {
   return std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end();
+}
+
+void Group::SetFailed(uint32_t rank, bool failed) {
+  const auto index = std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin();
+  failed_[static_cast<size_t>(index)] = failed;
+}
+
+bool Group::HasFailed(uint32_t rank) const {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), rank);
+  return found != ranks_.end() && failed_[static_cast<size_t>(found - ranks_.begin())];
 }
 
 void Group::OnJoined(std::shared_ptr<const Formation> formation) {
@@ -97,7 +110,7 @@ void Group::MaybeDrain() {
   for (const auto& [key, count] : counts_) {
     if (count.begun == 0) continue;
     drained.counts.push_back({key.first, std::string(key.second.begin(), key.second.end()),
-                              count.begun, failed_.contains(key.first)});
+                              count.begun, HasFailed(key.first)});
   }
   send_drained_(drained);
 }
@@ -162,7 +175,7 @@ Status Group::BeginCall(uint32_t rank, bool may_wait, CallKey* key,
         // formation.
         if (!key->execution) key->execution = count.next;
         MarkBegun(rank, key->program, *key->execution);
-        failed_.insert(rank);
+        SetFailed(rank, true);
         MaybeDrain();
       }
       *formation = last_;
@@ -226,16 +239,12 @@ epd_group_stopping Group::stopping() const {
 
 void Group::EndCall(uint32_t rank, bool failed) {
   MutexLock lock(mutex_);
-  if (failed) {
-    failed_.insert(rank);
-  } else {
-    failed_.erase(rank);
-  }
+  SetFailed(rank, failed);
   EndOne();
 }
 
 bool Group::TriesAgain(uint32_t rank) const {
-  return state_ == State::kReforming && !callers_wait_ && failed_.contains(rank);
+  return state_ == State::kReforming && !callers_wait_ && HasFailed(rank);
 }
 
 void Group::PaceRetry(uint32_t rank) {

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -127,6 +126,7 @@ class Group {
   //                      EndCall: its worker may know an earlier cause of this execution.
   Status BeginCall(uint32_t rank, bool may_wait, CallKey* key,
                    std::shared_ptr<const Formation>* formation);
+  // Takes memory only where the group is to be drained.
   void EndCall(uint32_t rank, bool failed);
 
   // ---- calls in a GPU's stream, which begin and end unseen ----
@@ -175,6 +175,9 @@ class Group {
 
   Status AwaitFormed() EPD_REQUIRES(mutex_);
   bool Holds(uint32_t rank) const;
+  // Of a rank that is held.
+  void SetFailed(uint32_t rank, bool failed) EPD_REQUIRES(mutex_);
+  bool HasFailed(uint32_t rank) const EPD_REQUIRES(mutex_);
   void MarkBegun(uint32_t rank, const Program& program, uint64_t execution) EPD_REQUIRES(mutex_);
   void EndOne() EPD_REQUIRES(mutex_);
   // The rank has failed, and tries again while calls are refused.
@@ -200,7 +203,7 @@ class Group {
   // The formation's numbers, for when the formation itself is unmapped.
   std::shared_ptr<const Formation> last_ EPD_GUARDED_BY(mutex_);
   std::map<std::pair<uint32_t, Program>, Count> counts_ EPD_GUARDED_BY(mutex_);
-  std::set<uint32_t> failed_ EPD_GUARDED_BY(mutex_);  // Ranks whose last call has failed.
+  std::vector<bool> failed_ EPD_GUARDED_BY(mutex_);  // As ranks_: whether its last call has failed.
 };
 
 }  // namespace epd::client

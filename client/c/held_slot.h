@@ -49,6 +49,11 @@ class HeldSlot {
     open_ = true;
     pool_.Arm(index_);
   }
+  // Its call ends on the way: its last submission may be open, and others may read its eager buffers.
+  void Abandon() {
+    pool_.LoseEagerBuffers(index_);
+    open_ = true;
+  }
   // Its last submission is answered, but its eager buffers are read until `is_free`.
   void LeaveUntil(std::function<bool()> is_free) { is_free_ = std::move(is_free); }
   SlotPool& pool() { return pool_; }

@@ -1,5 +1,6 @@
 #include "client/c/operation.h"
 
+#include <new>
 #include <utility>
 
 #include "client/c/operation_call.h"
@@ -16,10 +17,15 @@ OperationRun::OperationRun(std::shared_ptr<Session> session, std::shared_ptr<Gro
 
 // Under way only where memory has run out.
 OperationRun::~OperationRun() {
-  if (call_ == nullptr) return;
+  if (!is_let_in_) return;
   call_ = nullptr;
   formation_ = nullptr;
-  group_->EndCall(rank_, /*failed=*/true);
+  operation_->ZeroOutputs();
+  // Where there is no memory to say that calls have drained either, epd ends the session.
+  try {
+    group_->EndCall(rank_, /*failed=*/true);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 bool OperationRun::GoOn(Clock::time_point until) {
@@ -30,6 +36,7 @@ bool OperationRun::GoOn(Clock::time_point until) {
     status_ = session_->BeforeCallOf(*group_);
     if (status_.ok()) status_ = group_->BeginCall(rank_, may_wait, &key_, &formation_);
     if (status_.ok() && formation_ == nullptr) return false;
+    is_let_in_ = status_.ok();
     begun_ = true;
     if (!status_.ok()) {
       EndRefused();
@@ -51,6 +58,7 @@ void OperationRun::EndCall() {
   phase_ = call_->phase();
   call_ = nullptr;
   formation_ = nullptr;
+  is_let_in_ = false;
   group_->EndCall(rank_, !status_.ok());
   if (status_.ok()) return;
   session_->Settle();

@@ -90,6 +90,7 @@ class OperationRun {
   CallKey key_;
   const std::unique_ptr<Operation> operation_;
   bool begun_ = false;
+  bool is_let_in_ = false;  // The group is to be told that it has ended.
   std::shared_ptr<const Formation> formation_;
   std::unique_ptr<Call> call_;  // While it is under way.
   const char* phase_ = "begin";

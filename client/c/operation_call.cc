@@ -2,8 +2,11 @@
 #include "client/c/operation_call.h"
 
 #include <algorithm>
+#include <functional>
+#include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "client/c/direct_call.h"
 #include "client/c/held_slot.h"
@@ -23,10 +26,27 @@ std::chrono::nanoseconds Positive(int64_t ns, std::chrono::seconds fallback) {
   return ns > 0 ? std::chrono::nanoseconds(std::min<int64_t>(ns, INT64_MAX / 8)) : fallback;
 }
 
+// What runs out of memory on the way is an error of this rank's, which needs none and is said like others: what says nothing
+// more would have all ranks wait.
+template <typename Step>
+Status InMemory(const Step& step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return {Code::kResourceExhausted, "out of memory"};
+  }
+}
+
 // What people read of the key: its name, or where the call stands.
 const std::string& TextOf(const CallKey& key) { return key.name.empty() ? key.scope : key.name; }
 
 }  // namespace
+
+Call::~Call() {
+  if (state_ == State::kBegin || state_ == State::kEnded) return;
+  if (direct_) direct_->Withdraw();
+  slot_.Abandon();
+}
 
 bool Call::GoOn(Clock::time_point until) {
   for (;;) {
@@ -73,7 +93,10 @@ Status Call::Begin() {
         formation_.slots[request_.rank]->view().num_slots(), limits::kMaxOpSlots);
   }
   EPD_FAILPOINT("client.announce.begin");
-  own_ = operation_.Plan(formation_, &request_);
+  own_ = InMemory([&] {
+    stages_.reserve(formation_.arenas.size());
+    return operation_.Plan(formation_, &request_);
+  });
   if (own_.ok()) own_ = CheckDevice();
   staged_ = own_.ok() && TryStage(&own_);
   request_.announce.client = shm::kReadsManyEagerBuffers;
@@ -169,7 +192,7 @@ bool Call::TryStage(Status* status) {
   request_.announce.eager_buffer = *first;
   Admitted in_eager_buffers;
   in_eager_buffers.region = {own.data() + *offset, bytes};
-  *status = operation_.Stage(in_eager_buffers);
+  *status = InMemory([&] { return operation_.Stage(in_eager_buffers); });
   EPD_FAILPOINT("client.stage.eager");
   return status->ok();
 }
@@ -185,13 +208,18 @@ Status Call::Answered() {
     return {};
   }
   if (direct_) direct_->Withdraw();
+  direct_.reset();
   if (!answer_.ok()) return answer_;
   if (told.met != 0) {
     return MakeStatus(Code::kDataLoss, "a peer took back what it had published; join again");
   }
   if (told.generation != 0) {
-    formation_.direct->Learn(ProgramCall(),
-                             {.execution = told.execution, .generation = told.generation});
+    // Without, the next call asks the worker, too.
+    (void)InMemory([&]() -> Status {
+      formation_.direct->Learn(ProgramCall(),
+                               {.execution = told.execution, .generation = told.generation});
+      return {};
+    });
   }
   return {};
 }
@@ -208,6 +236,16 @@ DirectPrograms::Call Call::ProgramCall() const {
 }
 
 bool Call::TryDirect() {
+  bool published = false;
+  const Status tried = InMemory([&]() -> Status {
+    published = TryPublish();
+    return {};
+  });
+  if (!published) direct_.reset();
+  return tried.ok() && published;
+}
+
+bool Call::TryPublish() {
   if (!formation_.goes_direct) return false;
   // An overflow is the worker's to say: it knows every rank's.
   if (shm::Scatters(request_.kind) && !formation_.spec.drop_on_overflow &&
@@ -220,10 +258,7 @@ bool Call::TryDirect() {
   const DirectCall::Said said = {.eager_buffer = request_.announce.eager_buffer,
                                  .name = TextOf(key_),
                                  .routes = operation_.routes()};
-  if (!direct_->Publish(request_, *turn, said)) {
-    direct_.reset();
-    return false;
-  }
+  if (!direct_->Publish(request_, *turn, said)) return false;
   EPD_FAILPOINT("client.direct.published");
   deadline_ = Clock::now() + formation_.direct_wait;
   return true;
@@ -258,14 +293,15 @@ void Call::TakeDirect() {
 }
 
 Status Call::ReadDirect() {
-  const Status read = Read();
+  std::function<bool()> is_free = DirectCall::MakeIsFree(shared_formation_, *direct_);
+  Status read = InMemory([&] { return Read(); });
   direct_->Finish(Clock::now(), read.ok() ? operation_.padded_rows() : 0);
-  slot_.LeaveUntil(DirectCall::MakeIsFree(shared_formation_, *direct_));
+  slot_.LeaveUntil(std::move(is_free));
   return read;
 }
 
 Status Call::ReadAndFree() {
-  const Status read = Read();
+  Status read = InMemory([&] { return Read(); });
   EPD_FAILPOINT("client.pull.done");
   // Also after an error: it is this rank's alone now, and the others' regions must not wait for it.
   request_.step = shm::Step::kPulled;
@@ -362,7 +398,7 @@ void Call::AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t byte
 void Call::Publish() {
   phase_ = "publish";
   EPD_FAILPOINT("client.stage.begin");
-  own_ = admission_.ok() ? operation_.Stage(admitted_) : admission_;
+  own_ = InMemory([&] { return admission_.ok() ? operation_.Stage(admitted_) : admission_; });
   EPD_FAILPOINT("client.stage.done");
   if (!own_.ok()) SetError(own_);
   Submit(shm::Step::kPublish,

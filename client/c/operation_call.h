@@ -41,6 +41,11 @@ class Call {
         slot_(*formation_.slots[of.rank]) {
     request_.rank = of.rank;
   }
+  // Under way only where memory has run out: whoever may still read this rank's rows then finds that they do not stand, or
+  // reads them as they are, since nobody writes there.
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   // Goes on until the call has ended. False: it has still to wait for others at `until`.
   bool GoOn(Clock::time_point until);
@@ -70,6 +75,7 @@ class Call {
   Status Answered();
   // Without the worker. True: it is published, and peers are to be awaited.
   bool TryDirect();
+  bool TryPublish();
   void TakeDirect();
   DirectPrograms::Call ProgramCall() const;
   void SetKey();
@@ -115,7 +121,7 @@ class Call {
   bool staged_ = false;               // Into eager buffers,
   uint32_t num_staged_ = 0;           // so many.
   bool published_ = false;            // With the announce.
-  std::optional<DirectCall> direct_;  // It was published.
+  std::optional<DirectCall> direct_;  // It is published.
   bool met_ = false;                  // By all ranks.
   std::vector<StageRef> stages_;
   uint64_t out_offset_ = 0;

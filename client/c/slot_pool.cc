@@ -69,6 +69,7 @@ int SlotPool::Acquire() {
   MutexLock lock(mutex_);
   if (free_.empty()) TakeBackAll();
   if (free_.empty()) return -1;
+  ReserveRetired(1);
   const int slot = free_.back();
   free_.pop_back();
   UseGroupOf(slot);
@@ -78,6 +79,7 @@ int SlotPool::Acquire() {
 std::vector<int> SlotPool::AcquireOfOneGroup(int count) {
   MutexLock lock(mutex_);
   TakeBackAll();
+  ReserveRetired(std::min(static_cast<size_t>(count), free_.size()));
   std::map<int, std::vector<int>> free_of_group;
   const auto group_of = [](int slot) { return slot / static_cast<int>(shm::kSlotsOfGroup); };
   for (const int slot : free_) free_of_group[group_of(slot)].push_back(slot);
@@ -92,6 +94,11 @@ std::vector<int> SlotPool::AcquireOfOneGroup(int count) {
     return slots;
   }
   return {};
+}
+
+void SlotPool::ReserveRetired(size_t num_slots) {
+  const size_t most = view_.num_slots() - free_.size() + num_slots;
+  if (most > retired_.capacity()) retired_.reserve(std::max(most, 2 * retired_.capacity()));
 }
 
 void SlotPool::UseGroupOf(int slot) {
@@ -140,8 +147,8 @@ std::optional<uint32_t> SlotPool::TakeEagerBuffers(int slot, uint32_t count, uin
     first = FindEagerBuffers(count, num_buffers);
   }
   if (!first) return std::nullopt;
-  for (uint32_t i = 0; i < count; ++i) taken_.set(*first + i);
   eager_.push_back({slot, *first, count});
+  for (uint32_t i = 0; i < count; ++i) taken_.set(*first + i);
   return first;
 }
 
@@ -169,10 +176,13 @@ void SlotPool::RetireUntil(int slot, std::function<bool()> is_free) {
 
 // Most are free soon: taking the oldest back keeps few slots, and so few cache lines, in use.
 void SlotPool::TakeBack() {
-  while (!retired_.empty() && IsFree(retired_.front())) {
-    AddFree(retired_.front().slot);
-    retired_.pop_front();
-  }
+  const auto kept = std::find_if_not(retired_.begin(), retired_.end(),
+                                     [&](const Retired& retired) { return IsFree(retired); });
+  std::for_each(retired_.begin(), kept, [&](const Retired& retired) {
+    mutex_.AssertHeld();
+    AddFree(retired.slot);
+  });
+  retired_.erase(retired_.begin(), kept);
 }
 
 void SlotPool::WakeWorker() const {

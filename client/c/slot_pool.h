@@ -7,7 +7,6 @@
 #include <bitset>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,7 +38,7 @@ inline void Pause() {
 #endif
 }
 
-// Safe from any thread; a slot is used by one thread at a time.
+// Safe from any thread; a slot is used by one thread at a time. To give a slot back takes no memory.
 class SlotPool {
  public:
   // Borrows the segment; `eventfd` wakes the worker.
@@ -64,6 +63,9 @@ class SlotPool {
   // Gives back a slot whose last submission was answered, and whose eager buffers others may still read until `is_free`.
   void RetireUntil(int slot, std::function<bool()> is_free);
 
+  // Its eager buffers are nobody's from here on, for good: others may still read them.
+  void LoseEagerBuffers(int slot) EPD_EXCLUDES(mutex_);
+
   // Held by whoever publishes a call for itself (direct_call.h): an arena's records are written in turn.
   Mutex& publish_mutex() EPD_RETURN_CAPABILITY(publish_mutex_) { return publish_mutex_; }
   // Peers look at an area's newest `window` publications alone, so whoever may still look for one must find it there: a
@@ -75,11 +77,15 @@ class SlotPool {
            std::all_of(open->second.begin(), open->second.end(),
                        [&](uint32_t older) { return count - older < window; });
   }
+  // Before it is: it may find no memory.
   void NotePublished(const void* area, uint32_t count) EPD_REQUIRES(publish_mutex_) {
     publications_[area].push_back(count);
   }
   void EndPublication(const void* area, uint32_t count) EPD_EXCLUDES(publish_mutex_) {
     MutexLock lock(publish_mutex_);
+    ForgetPublication(area, count);
+  }
+  void ForgetPublication(const void* area, uint32_t count) EPD_REQUIRES(publish_mutex_) {
     const auto open = publications_.find(area);
     if (open == publications_.end()) return;
     std::erase(open->second, count);
@@ -139,17 +145,18 @@ class SlotPool {
   }
   // Nobody uses the slot any more.
   void AddFree(int slot) EPD_REQUIRES(mutex_);
-  void LoseEagerBuffers(int slot) EPD_EXCLUDES(mutex_);
   // The first of `count` in a row that nobody has.
   std::optional<uint32_t> FindEagerBuffers(uint32_t count, uint32_t num_buffers) const
       EPD_REQUIRES(mutex_);
   void TakeBack() EPD_REQUIRES(mutex_);
   void TakeBackAll() EPD_REQUIRES(mutex_);
+  // So that `num_slots` free ones may be given out, and come back, all of them retired.
+  void ReserveRetired(size_t num_slots) EPD_REQUIRES(mutex_);
   // Before a slot that was free is given out.
   void UseGroupOf(int slot) EPD_REQUIRES(mutex_);
   // Where the worker looks for what is armed.
   void MarkArmed(int slot) const;
-  std::deque<Retired> retired_ EPD_GUARDED_BY(mutex_);
+  std::vector<Retired> retired_ EPD_GUARDED_BY(mutex_);
   struct Eager {
     int slot;
     uint32_t first;
