@@ -45,7 +45,8 @@ class DirectAreas {
 
   using Take = std::function<void(const DirectOutcome&)>;
   // What was recorded since the last time; the rank of `request` has little room left, or: as often as clients may ask for it, or:
-  // all. Of each user as much as a quarter of the time allows; the rest comes the next time.
+  // all, as often as looking where nothing was recorded takes little time. Of each user as much as a quarter of the time allows;
+  // the rest comes the next time.
   void TakeIfMany(const shm::SlotRequest& request, absl::Time now, const Take& take);
   void TakeDue(absl::Time now, const Take& take);
   void TakeAll(absl::Time now, const Take& take);
@@ -95,6 +96,7 @@ class DirectAreas {
   std::map<uint32_t, Allowance> of_uid_;
   std::map<Name, Awaited> awaited_;
   absl::Time next_poll_ = absl::InfinitePast();
+  absl::Time next_all_ = absl::InfinitePast();
 };
 
 }  // namespace epd

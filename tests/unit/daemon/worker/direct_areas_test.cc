@@ -220,6 +220,27 @@ TEST_F(DirectAreasTest, AUserWithManySetsHasAQuarterOfTheTimeWhoeverAsks) {
   EXPECT_GE(num_taken, 1'000'000u);
 }
 
+// epctl explain may be run in a loop.
+TEST_F(DirectAreasTest, WhoAsksForAllAgainAndAgainHasIdleSetsLookedAtNowAndThen) {
+  constexpr uint64_t kSets = 255;
+  std::vector<std::unique_ptr<Areas>> sets;
+  for (uint64_t group = 2; group < 2 + kSets; ++group) {
+    sets.push_back(std::make_unique<Areas>());
+    Add(group, *sets.back());
+  }
+  int num_looks = 0;
+  for (int i = 0; i < 10'000; ++i) {  // A second.
+    Call(own_, 1, 0, 1);
+    bool looked = false;
+    direct_.TakeAll(now_, [&](const DirectOutcome&) { looked = true; });
+    num_looks += looked ? 1 : 0;
+    now_ += absl::Microseconds(100);
+  }
+  // Of 4,096 ranks in 0.8 ms.
+  EXPECT_LE(num_looks, 63);
+  EXPECT_GE(num_looks, 50);
+}
+
 TEST_F(DirectAreasTest, WhatARankSaysInAnothersNameIsLeftOut) {
   Call(own_, 1, 0, shm::kDirectRecords);
   for (shm::DirectRecord& record : own_.Direct(0)->area.records) record.rank = 1;
