@@ -32,9 +32,10 @@ _HERE = pathlib.Path(__file__).parent
 _RETRYING = running_epd.ROOT / "tests" / "integration" / "daemon" / "retrying_rank.py"
 _LAGS = "rate(epd_rank_waited_for_seconds_total[{}])"
 _PAGE_BYTES = 4096
-# A dispatch of the group "full" has eight rows of 1 MiB in each of its two arenas, and a page beside them.
-_HIDDEN = 1 << 18
-_FULL_BYTES = 2 * ((8 << 20) + _PAGE_BYTES)
+# A dispatch of the group "full" has eight rows of 512 KiB in each of its two arenas, and a page beside them. So there
+# is no room for eager buffers in what a set may have of it.
+_HIDDEN = 1 << 17
+_FULL_BYTES = 2 * ((4 << 20) + _PAGE_BYTES)
 
 
 @dataclass
