@@ -1,5 +1,6 @@
 #include "daemon/backend/cuda/members/communicator.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -134,6 +135,11 @@ void Communicator::Poll(absl::Time now) {
   NcclResult reported = kNcclSuccess;
   const NcclResult code = nccl_.get_async_error(comm_, &reported);
   const NcclResult worst = code != kNcclSuccess ? code : reported;
+  if (state == CommState::kReady) {
+    const bool unnamed = worst == kNcclRemoteError;
+    deadline_ = unnamed ? std::min(deadline_, now + options_.naming_limit) : absl::InfiniteFuture();
+    if (unnamed && now < deadline_) return;
+  }
   if (Bad(worst)) {
     return Take(CommEvent::kFailed, Failure("ncclCommGetAsyncError", worst), now);
   }

@@ -28,6 +28,8 @@ struct CommunicatorOptions {
   int max_ctas = 0;  // 0: NCCL's choice.
   absl::Duration form_limit = absl::Minutes(5);
   absl::Duration end_limit = absl::Seconds(10);
+  // Of an error on another rank NCCL does not say which: so long the word of whoever lost its worker is waited for.
+  absl::Duration naming_limit = absl::Seconds(1);
   // Makes the device current on the thread that calls it: NCCL forms on the device of its caller. Empty: there
   // is nothing to do.
   std::function<absl::Status()> enter_device = {};

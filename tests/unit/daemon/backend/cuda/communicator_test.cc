@@ -181,9 +181,28 @@ TEST_F(Communicators, AnEndThatAPeerDoesNotJoinIsCutOffInTime) {
 
 TEST_F(Communicators, AnAsynchronousErrorIsAbortedWithItsText) {
   Epoch ranks = Formed(1);
-  nccl.Fail("ncclCommGetAsyncError", kNcclRemoteError);
+  nccl.Fail("ncclCommGetAsyncError", kNcclRemoteError - 1);
   Poll(*ranks[1]);
   EXPECT_EQ(ranks[1]->state(), CommState::kGone);
+  EXPECT_THAT(std::string(ranks[1]->cause().message()), HasSubstr("(5)"));
+}
+
+TEST_F(Communicators, AnErrorOfAnotherRankWaitsForWhoNamesIt) {
+  Epoch ranks = Formed(1);
+  for (int rank : {0, 1}) {
+    nccl.Fail("ncclCommGetAsyncError", kNcclRemoteError);
+    ranks[rank]->Poll(now);
+    EXPECT_EQ(ranks[rank]->state(), CommState::kReady);
+  }
+  EXPECT_LE(ranks[0]->next_deadline(), now + absl::Seconds(1)) << "somebody has to look again";
+  ranks[0]->PeerLost("rank=2", now);
+  Poll(*ranks[0]);
+  EXPECT_THAT(std::string(ranks[0]->cause().message()), HasSubstr("rank=2 is lost"));
+
+  now += absl::Seconds(1);
+  nccl.Fail("ncclCommGetAsyncError", kNcclRemoteError);
+  Poll(*ranks[1]);
+  EXPECT_EQ(ranks[1]->state(), CommState::kGone) << "nobody does";
   EXPECT_THAT(std::string(ranks[1]->cause().message()), HasSubstr("remote process exited (6)"));
 }
 
