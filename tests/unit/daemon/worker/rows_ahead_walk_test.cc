@@ -130,9 +130,9 @@ class World {
     for (int s = 0; s < num_sides(); ++s) {
       Side& side = sides_[s];
       for (const auto& [from, messages] : side.messages)
-        if (!messages.empty()) choices.push_back([this, s, from] { Deliver(s, from); });
+        if (!messages.empty()) choices.push_back([this, s, from = from] { Deliver(s, from); });
       for (const auto& [from, rows] : side.rows)
-        if (!rows.empty()) choices.push_back([this, s, from] { Land(s, from); });
+        if (!rows.empty()) choices.push_back([this, s, from = from] { Land(s, from); });
       for (uint32_t k = 0; k <= kNumOperations; ++k) {
         const State state = side.calls[k].state;
         if (state == State::kCopying || state == State::kReading)
