@@ -136,9 +136,13 @@ bool DirectAreas::Add(const ReportTenantReady& ready, uint32_t uid, std::vector<
   return true;
 }
 
-void DirectAreas::Drop(ArenaSetId set) {
-  sets_.erase(set);
-  std::erase_if(ranks_, [&](const auto& entry) { return entry.second.set == set; });
+void DirectAreas::Drop(ArenaSetId id, absl::Time now, const Take& take) {
+  if (const auto set = sets_.find(id); set != sets_.end()) {
+    const TouchedUser::Scope touch(touched_, set->second.uid);
+    TakeFromAll(set->second, now, take);
+    sets_.erase(set);
+  }
+  std::erase_if(ranks_, [&](const auto& entry) { return entry.second.set == id; });
 }
 
 void DirectAreas::End(ArenaSetId id) {

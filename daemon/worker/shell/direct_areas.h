@@ -32,8 +32,10 @@ class DirectAreas {
   // areas.
   bool Add(const ReportTenantReady& ready, uint32_t uid, std::vector<SessionId> sessions,
            ArenaSet& set);
-  // The set is about to be dropped.
-  void Drop(ArenaSetId set);
+
+  using Take = std::function<void(const DirectOutcome&)>;
+  // The set is about to be dropped: what its ranks have recorded since the last time is taken now or never.
+  void Drop(ArenaSetId set, absl::Time now, const Take& take);
 
   // What EndDirect asks for.
   void End(ArenaSetId set);
@@ -43,7 +45,6 @@ class DirectAreas {
   // Whether every rank has published the call of this announce.
   bool HasMet(const shm::SlotRequest& request) const;
 
-  using Take = std::function<void(const DirectOutcome&)>;
   // What was recorded since the last time; the rank of `request` has little room left, or: as often as clients may ask for it, or:
   // all, as often as looking where nothing was recorded takes little time. Of each user as much as a quarter of the time allows;
   // the rest comes the next time.

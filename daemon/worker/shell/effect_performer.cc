@@ -143,8 +143,7 @@ void EffectPerformer::Run(const AnswerSubmission& effect) {
 }
 
 void EffectPerformer::Run(const DropArenas& effect) {
-  TakeDirect(now_);
-  direct_.Drop(effect.set);
+  direct_.Drop(effect.set, now_, NoteAt(now_));
   arenas_.Drop(effect.set);
 }
 
@@ -153,17 +152,13 @@ void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest&
   const bool announces =
       request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
   if (!announces) return exchange_.Take(submission, request, now);
-  direct_.TakeIfMany(request, now, [&](const DirectOutcome& outcome) { Note(outcome, now); });
+  direct_.TakeIfMany(request, now, NoteAt(now));
   exchange_.Take(submission, request, now, direct_.HasMet(request));
 }
 
-void EffectPerformer::TakeDirect(absl::Time now) {
-  direct_.TakeAll(now, [&](const DirectOutcome& outcome) { Note(outcome, now); });
-}
+void EffectPerformer::TakeDirect(absl::Time now) { direct_.TakeAll(now, NoteAt(now)); }
 
-void EffectPerformer::TakeDueDirect(absl::Time now) {
-  direct_.TakeDue(now, [&](const DirectOutcome& outcome) { Note(outcome, now); });
-}
+void EffectPerformer::TakeDueDirect(absl::Time now) { direct_.TakeDue(now, NoteAt(now)); }
 
 void EffectPerformer::Note(const DirectOutcome& outcome, absl::Time now) {
   exchange_.NoteDirect(outcome, now);

@@ -110,6 +110,9 @@ class EffectPerformer {
   };
   // What ranks have done without this worker.
   void Note(const DirectOutcome& outcome, absl::Time now);
+  DirectAreas::Take NoteAt(absl::Time now) {
+    return [this, now](const DirectOutcome& outcome) { Note(outcome, now); };
+  }
   static StageToSend MakeStage(const TenantFacts& tenant, const char* base,
                                const Announcement& said, Rank rank);
   using TenantKey = std::pair<GroupId, Formation>;

@@ -47,6 +47,15 @@ class DirectAreasTest : public ::testing::Test {
     }
     ASSERT_TRUE(direct_.Add(ready, kUid, sessions, areas));
   }
+  // Sets of groups 2 and on.
+  std::vector<std::unique_ptr<Areas>> AddMany(uint64_t num_sets) {
+    std::vector<std::unique_ptr<Areas>> sets;
+    for (uint64_t group = 2; group < 2 + num_sets; ++group) {
+      sets.push_back(std::make_unique<Areas>());
+      Add(group, *sets.back());
+    }
+    return sets;
+  }
   // `rank` has made so many calls for itself, which were good.
   void Call(Areas& areas, uint64_t group, uint32_t rank, uint32_t times) {
     shm::DirectArea& area = areas.Direct(static_cast<int>(rank))->area;
@@ -201,11 +210,7 @@ TEST_F(DirectAreasTest, WhoIsInACallOfManyGroupsIsLookedAtNowAndThenAndTheOthers
 
 TEST_F(DirectAreasTest, AUserWithManySetsHasAQuarterOfTheTimeWhoeverAsks) {
   constexpr uint64_t kSets = 32;
-  std::vector<std::unique_ptr<Areas>> sets;
-  for (uint64_t group = 2; group < 2 + kSets; ++group) {
-    sets.push_back(std::make_unique<Areas>());
-    Add(group, *sets.back());
-  }
+  const std::vector<std::unique_ptr<Areas>> sets = AddMany(kSets);
   uint64_t num_taken = 0;
   for (int i = 0; i < 50; ++i) {  // A second.
     for (uint64_t n = 0; n < kSets; ++n)
@@ -220,14 +225,23 @@ TEST_F(DirectAreasTest, AUserWithManySetsHasAQuarterOfTheTimeWhoeverAsks) {
   EXPECT_GE(num_taken, 1'000'000u);
 }
 
+TEST_F(DirectAreasTest, WhatIsLeftIsTakenBeforeTheArenasGoHoweverLatelyAllWereLookedAt) {
+  int num_taken = 0;
+  const auto take = [&](const DirectOutcome&) { ++num_taken; };
+  direct_.TakeAll(now_, take);
+  Call(own_, 1, 3, 7);
+  direct_.TakeAll(now_, take);
+  EXPECT_EQ(num_taken, 0) << "all were looked at just now";
+  direct_.Drop(ArenaSetId(1), now_, take);
+  EXPECT_EQ(num_taken, 7);
+  direct_.Drop(ArenaSetId(1), now_, take);
+  EXPECT_EQ(num_taken, 7);
+}
+
 // epctl explain may be run in a loop.
 TEST_F(DirectAreasTest, WhoAsksForAllAgainAndAgainHasIdleSetsLookedAtNowAndThen) {
   constexpr uint64_t kSets = 255;
-  std::vector<std::unique_ptr<Areas>> sets;
-  for (uint64_t group = 2; group < 2 + kSets; ++group) {
-    sets.push_back(std::make_unique<Areas>());
-    Add(group, *sets.back());
-  }
+  const std::vector<std::unique_ptr<Areas>> sets = AddMany(kSets);
   int num_looks = 0;
   for (int i = 0; i < 10'000; ++i) {  // A second.
     Call(own_, 1, 0, 1);
