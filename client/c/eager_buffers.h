@@ -1,7 +1,6 @@
 // Where rows of this process may stand before their operation is admitted.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>

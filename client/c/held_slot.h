@@ -28,7 +28,6 @@ class HeldSlot {
   HeldSlot& operator=(const HeldSlot&) = delete;
 
   bool valid() const { return index_ >= 0; }
-  int index() const { return index_; }
   std::optional<uint32_t> TakeEagerBuffers(uint32_t count, uint32_t num_buffers) {
     return pool_.TakeEagerBuffers(index_, count, num_buffers);
   }

@@ -18,6 +18,5 @@ struct EagerArea {
 };
 
 using EagerOptions = shm::EagerOptions;
-using EagerDemand = shm::EagerDemand;
 
 }  // namespace epd

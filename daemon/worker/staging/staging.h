@@ -72,7 +72,7 @@ class Staging {
   void Free(const Region& region);
   void SetWithheld(uint64_t bytes) { pool_.SetWithheld(bytes); }
   // Before the Allocate of an operation: gives the set eager buffers for rows of `stage_bytes`, or more than it has, if nothing
-  // else is in use in it and the pool has some to spare. Their pages are part of the next commit. `several`: see EagerDemand.
+  // else is in use in it and the pool has some to spare. Their pages are part of the next commit. `several`: see shm::EagerDemand.
   void WantEagerBuffers(ArenaSetId set, uint64_t stage_bytes, bool several);
   // Whose pages exist; none yet, or ever: no eager buffers.
   EagerArea FindEagerArea(ArenaSetId set) const;
