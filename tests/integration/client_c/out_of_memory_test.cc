@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <optional>
@@ -13,24 +12,10 @@
 #include <vector>
 
 #include "proto/epd/v1/code.h"
+#include "tests/fakes/failing_memory.h"
 #include "tests/integration/client_c/harness/client_rank.h"
 #include "tests/integration/client_c/harness/exchange_case.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
-
-namespace {
-// So many more allocations of this thread until one fails; negative: none does.
-thread_local int64_t t_left = -1;
-}  // namespace
-
-// Not inlined: the compiler would take malloc for another allocator's.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (t_left >= 0 && t_left-- == 0) throw std::bad_alloc();
-  void* const memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace epd::testing {
 namespace {
@@ -71,7 +56,7 @@ class OutOfMemoryTest : public ::testing::TestWithParam<bool> {
   }
   // Rank 0's dispatch, of which allocation `count` fails. Nothing: there are not as many.
   std::optional<Result> DispatchWith(int64_t count, const std::string& name) {
-    ranks_[0]->on_poisoned = [count](const Bytes&) { t_left = count; };
+    ranks_[0]->on_poisoned = [count](const Bytes&) { t_allocations_left = count; };
     Result result;
     try {
       result = ranks_[0]->Dispatch(data_[0], name);
@@ -79,8 +64,8 @@ class OutOfMemoryTest : public ::testing::TestWithParam<bool> {
       result = {static_cast<int>(Code::kResourceExhausted), "out of memory"};
     }
     ranks_[0]->on_poisoned = nullptr;
-    const bool failed = t_left < 0;
-    t_left = -1;
+    const bool failed = t_allocations_left < 0;
+    t_allocations_left = -1;
     return failed ? std::optional<Result>(result) : std::nullopt;
   }
 
@@ -96,7 +81,8 @@ TEST_P(OutOfMemoryTest, ACallWhoseMemoryRunsOutLeavesNothingBehind) {
   for (const int num_before : {0, 2}) {
     bool has_failed = true;
     int num_ended_well = 0;
-    for (int64_t count = 0; has_failed; ++count) {
+    int64_t count = 0;
+    for (; has_failed; ++count) {
       const std::string name = std::to_string(num_before) + "/" + std::to_string(count);
       SCOPED_TRACE(name);
       for (int i = 0; i < num_before; ++i) {
@@ -119,6 +105,7 @@ TEST_P(OutOfMemoryTest, ACallWhoseMemoryRunsOutLeavesNothingBehind) {
       });
       RunBoth(name + "/");
     }
+    EXPECT_GT(count, 1) << "no allocation has failed";
     EXPECT_GT(num_ended_well, 0);
   }
   for (int step = 0; step < 100; ++step) RunBoth("");

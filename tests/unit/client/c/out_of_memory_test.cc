@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <new>
@@ -17,24 +16,10 @@
 #include "client/c/direct_call.h"
 #include "client/c/slot_pool.h"
 #include "client/c/unique_fd.h"
+#include "tests/fakes/failing_memory.h"
 #include "tests/fakes/fake_daemon.h"
 #include "tests/integration/client_c/harness/client_rank.h"
 #include "tests/integration/client_c/harness/exchange_case.h"
-
-namespace {
-// So many more allocations of this thread until one fails; negative: none does.
-thread_local int64_t t_left = -1;
-}  // namespace
-
-// Not inlined: the compiler would take malloc for another allocator's.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (t_left >= 0 && t_left-- == 0) throw std::bad_alloc();
-  void* const memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace epd::client {
 namespace {
@@ -44,17 +29,18 @@ using testing::Connect;
 using testing::ExchangeCase;
 using testing::RankData;
 using testing::Result;
+using testing::t_allocations_left;
 
 // Whether allocation `count` of what `step` does was asked for, and so failed.
 template <typename Step>
 bool Fails(int64_t count, const Step& step) {
-  t_left = count;
+  t_allocations_left = count;
   try {
     step();
   } catch (const std::bad_alloc&) {
   }
-  const bool failed = t_left < 0;
-  t_left = -1;
+  const bool failed = t_allocations_left < 0;
+  t_allocations_left = -1;
   return failed;
 }
 

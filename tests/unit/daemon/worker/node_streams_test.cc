@@ -372,46 +372,50 @@ TEST_F(HostilePeerTest, ASignalDoesNotCutOffWhatIsAwaited) {
   EXPECT_EQ(heard, sizeof(uint32_t) + message.size());
 }
 
-TEST(NodeStreamsAloneTest, SaysThatThereWasNoDescriptor) {
-  RemoteRegions regions;
-  Traffic traffic;
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none = {0, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const NodeStreams streams(kNode, kLeft, regions, traffic);
-  const Inbox inbox;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(streams.status(), absl::ResourceExhaustedError("epoll_create1: Too many open files"));
-  EXPECT_EQ(inbox.status(), absl::ResourceExhaustedError("eventfd: Too many open files"));
+// No other worker is there.
+class NodeStreamsAloneTest : public ::testing::Test {
+ protected:
+  // While this process may open nothing more.
+  template <typename Body>
+  static void WithoutDescriptors(const Body& body) {
+    rlimit before;
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit none = {0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    body();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  }
+  std::unique_ptr<NodeStreams> Make() {
+    return std::make_unique<NodeStreams>(kNode, kLeft, regions_, traffic_);
+  }
+
+  RemoteRegions regions_;
+  Traffic traffic_;
+};
+
+TEST_F(NodeStreamsAloneTest, SaysThatThereWasNoDescriptor) {
+  std::unique_ptr<NodeStreams> streams;
+  std::unique_ptr<Inbox> inbox;
+  WithoutDescriptors([&] {
+    streams = Make();
+    inbox = std::make_unique<Inbox>();
+  });
+  EXPECT_EQ(streams->status(), absl::ResourceExhaustedError("epoll_create1: Too many open files"));
+  EXPECT_EQ(inbox->status(), absl::ResourceExhaustedError("eventfd: Too many open files"));
 }
 
-TEST(NodeStreamsAloneTest, WhatIsForgottenIsNotToldLater) {
-  RemoteRegions regions;
-  Traffic traffic;
-  NodeStreams streams(kNode, kLeft, regions, traffic);
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none = {0, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  streams.Meet(kRight);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  streams.Forget(kRight);
-  streams.Meet(kRight);
-  EXPECT_THAT(streams.Take(), IsEmpty()) << "of the stream before this one";
+TEST_F(NodeStreamsAloneTest, WhatIsForgottenIsNotToldLater) {
+  const std::unique_ptr<NodeStreams> streams = Make();
+  WithoutDescriptors([&] { streams->Meet(kRight); });
+  streams->Forget(kRight);
+  streams->Meet(kRight);
+  EXPECT_THAT(streams->Take(), IsEmpty()) << "of the stream before this one";
 }
 
-TEST(NodeStreamsAloneTest, WithoutADescriptorThePeerIsToldToBeGone) {
-  RemoteRegions regions;
-  Traffic traffic;
-  NodeStreams streams(kNode, kLeft, regions, traffic);
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none = {0, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  streams.Meet(kRight);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  const std::vector<WireEvent> told = streams.Take();
+TEST_F(NodeStreamsAloneTest, WithoutADescriptorThePeerIsToldToBeGone) {
+  const std::unique_ptr<NodeStreams> streams = Make();
+  WithoutDescriptors([&] { streams->Meet(kRight); });
+  const std::vector<WireEvent> told = streams->Take();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(Show(told[0]), HasSubstr("22 gone: its stream within this node has ended: "
                                        "socketpair: Too many open files"));

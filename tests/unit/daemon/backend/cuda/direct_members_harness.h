@@ -236,6 +236,18 @@ class DirectMembers : public ::testing::Test {
     }
     return entered;
   }
+  // Two that cannot read each other's memory and have no NCCL; the first one's backend, which has left the communicator.
+  CudaBackend& FormInVain() {
+    has_nccl_ = false;
+    FakeMachine machine;
+    machine.no_peer_access = {{1, 0}};
+    Form(OneRankEach({0, 1}), machine);
+    Formed();
+    CudaBackend& backend = *workers_[0].backend;
+    backend.Leave(kCommunicator, kTestIds.epoch, now_);
+    EXPECT_TRUE(backend.Poll(now_).ok());
+    return backend;
+  }
 
   // Threads of the communicators' own call it.
   void ExpectNccl(int num_members) {

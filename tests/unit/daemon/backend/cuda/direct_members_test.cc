@@ -172,14 +172,7 @@ TEST_F(DirectMembers, ArenasOfTenantsThatMovedNothingHereKeepLittleMemory) {
 }
 
 TEST_F(DirectMembers, WhatIsSaidOfACommunicatorThatHasEndedIsNotKept) {
-  has_nccl_ = false;
-  FakeMachine machine;
-  machine.no_peer_access = {{1, 0}};
-  Form(OneRankEach({0, 1}), machine);
-  Formed();
-  CudaBackend& backend = *workers_[0].backend;
-  backend.Leave(kCommunicator, kTestIds.epoch, now_);
-  EXPECT_TRUE(backend.Poll(now_).ok());
+  CudaBackend& backend = FormInVain();
   const size_t before = NumDescriptors();
   NeighbourMessage late;
   late.worker = kFirstWorker + 1;
@@ -334,14 +327,7 @@ TEST_F(DirectMembers, CannotFormWithoutNcclWhereOnePairHasNoPeerAccess) {
 
 // What one epoch's members have told each other is of no use to those who come again.
 TEST_F(DirectMembers, EnterAnEpochOnce) {
-  has_nccl_ = false;
-  FakeMachine machine;
-  machine.no_peer_access = {{1, 0}};
-  Form(OneRankEach({0, 1}), machine);
-  Formed();
-  CudaBackend& backend = *workers_[0].backend;
-  backend.Leave(kCommunicator, kTestIds.epoch, now_);
-  EXPECT_TRUE(backend.Poll(now_).ok());
+  CudaBackend& backend = FormInVain();
   const absl::Status again = backend.Enter({.communicator = kCommunicator,
                                             .epoch = kTestIds.epoch,
                                             .workers = {kFirstWorker, kFirstWorker + 1},
