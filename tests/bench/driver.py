@@ -12,6 +12,7 @@ import time
 
 import across_nodes
 import contenders as who
+import marks as size_marks
 import mpis
 import overlap
 import problem as problems
@@ -33,8 +34,11 @@ _MAX_PEAK_RATIO = 1.1
 # Memory that a size needs, in payloads: buffers, staging and the reference of all contenders at once, or of the largest
 # alone (gloo's, whose XLA program holds the rows of every step).
 _PAYLOADS_TOGETHER = 28
+_PAYLOADS_OF_ANOTHER_MPI = 3
 _PAYLOADS_ALONE = 12
 _MEMORY_SHARE = 0.85
+
+_SECONDS_OF_ANOTHER_MPI = 3 * 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Bench:
         self._options = options
         self._plan = plan
         self._folder = folder
+        self._budget_seconds = plan.budget_seconds + len(options.mpi) * _SECONDS_OF_ANOTHER_MPI
         self._began = self._deadline = (
             0.0  # Of the sizes; what comes before them takes no part of their budget.
         )
@@ -114,7 +119,7 @@ class Bench:
                 if not self._options.sizes:
                     self._run_parts(wanted)
             self._began = time.monotonic()
-            self._deadline = self._began + self._plan.budget_seconds
+            self._deadline = self._began + self._budget_seconds
             for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
                 self._run_ranks(num_ranks, wanted)
         if not self._options.sizes:
@@ -174,7 +179,8 @@ class Bench:
             self._skip(f"{sizes.name}: the time budget is used up")
             return
         have = available_bytes() * _MEMORY_SHARE
-        together = _PAYLOADS_TOGETHER * sizes.payload_bytes <= have
+        payloads = _PAYLOADS_TOGETHER + len(self._options.mpi) * _PAYLOADS_OF_ANOTHER_MPI
+        together = payloads * sizes.payload_bytes <= have
         if not together and _PAYLOADS_ALONE * sizes.payload_bytes > have:
             need = _PAYLOADS_ALONE * sizes.payload_bytes / 2**30
             self._skip(f"{sizes.name}: needs {need:.0f} GiB, {have / 2**30:.0f} are available")
@@ -233,26 +239,9 @@ class Bench:
         }
 
 
-def _marks(bench: Bench) -> list[str]:
-    """The first marks of the project, and whether this run reached them."""
-    lines = []
-    for result in bench.results:
-        shape = (result.sizes.num_ranks, result.sizes.hidden, result.sizes.top_k)
-        if shape != (4, 2048, 4):
-            continue
-        for operation in ("dispatch", "combine"):
-            ratios = result.ratios(operation)
-            if result.sizes.num_tokens == 512 and "epd_torch/epd_c" in ratios:
-                text = f"{operation}, 512 tokens: epd.torch at least 0.83 of the C API"
-                lines.append(_mark(text, ratios["epd_torch/epd_c"], 1 / 1.2))
-            if not {"epd_jax/gloo", "epd_jax/memcpy"} <= ratios.keys():
-                continue
-            gloo, memcpy = ratios["epd_jax/gloo"], ratios["epd_jax/memcpy"]
-            if result.sizes.num_tokens == 512:
-                lines.append(_mark(f"{operation}, 512 tokens: at least 3 x gloo", gloo, 3))
-                lines.append(_mark(f"{operation}, 512 tokens: at least 0.3 of memcpy", memcpy, 0.3))
-            elif result.sizes.num_tokens == 8:
-                lines.append(_mark(f"{operation}, 8 tokens: at least 4 x gloo", gloo, 4))
+def _marks(bench: Bench, cores: int) -> list[str]:
+    """What was to be reached, and whether this run did."""
+    lines = size_marks.lines(bench.results, cores)
     if bench.memory_case:
         ratio = bench.memory_case["ratio"]
         word = "reached" if ratio <= _MAX_PEAK_RATIO else "MISSED"
@@ -271,10 +260,6 @@ def _marks(bench: Bench) -> list[str]:
     if bench.nodes:
         lines += bench.nodes.marks()
     return lines
-
-
-def _mark(text: str, value: float, wanted: float) -> str:
-    return f"{'reached' if value >= wanted else 'MISSED'}: {text}: {value:.2f}"
 
 
 def _memory_line(memory: dict[str, int]) -> str:
@@ -348,7 +333,7 @@ def main(arguments: list[str]) -> int:
             bench.run()
         except (FleetError, WrongResult, mpis.MpiError) as failure:
             error = str(failure)
-    marks = _marks(bench)
+    marks = _marks(bench, len(os.sched_getaffinity(0)))
     whole = {
         **facts,
         "versions": bench.versions,

@@ -15,6 +15,7 @@ sys.path.insert(0, str(_BENCH))
 
 import contenders as who  # noqa: E402 - the benchmark's modules are programs, not a package.
 import gloo_jax  # noqa: E402
+import marks as size_marks  # noqa: E402
 import problem as problems  # noqa: E402
 import report  # noqa: E402
 import training_step  # noqa: E402
@@ -138,6 +139,34 @@ def test_progress_is_estimated_from_what_was_measured_within_the_budget():
     assert report.progress(2, 6, 30, 600) == "2 of 6 sizes, about 60 s left for these"
     assert report.progress(2, 6, 30, 10) == "2 of 6 sizes, about 10 s left for these"
     assert report.progress(6, 6, 30, -5) == "6 of 6 sizes, about 0 s left for these"
+
+
+def test_sizes_are_judged_against_the_best_mpi_and_tails_where_each_rank_has_a_core():
+    def cells(p50_us):
+        # 9 of 10 calls take p50_us[name], the others four times that.
+        return [
+            Cell(name, operation, 9 * [us * 1000] + [us * 4000])
+            for name, us in p50_us.items()
+            for operation in ("dispatch", "combine")
+        ]
+
+    def of(shape, **p50_us):
+        return report.SizeResult(problems.Sizes.parse(shape), cells(p50_us), True, {})
+
+    small = of("2x8x2048x4", epd_c=20, epd_jax=90, ompi=50, openmpi=19)
+    large = of("4x512x2048x4", epd_c=100, ompi=260)
+    other = of("4x64x2048x4", epd_c=100, ompi=260)
+    lines = size_marks.lines([small, large, other], cores=2)
+    assert [line for line in lines if "combine" in line] == [
+        "MISSED: 8 x 2048 top-4, 2 ranks, combine: C API at least 1.0 x the best MPI (Open MPI 5): 0.95",
+        "reached: 8 x 2048 top-4, 2 ranks, combine: epd.jax at most 100 us: 90",
+        "reached: 512 x 2048 top-4, 4 ranks, combine: C API at least 2.5 x the best MPI (Open MPI): 2.60",
+    ]
+    two, four = (line for line in lines if "p99" in line)
+    assert two.startswith("MISSED: 2 ranks, 2 cores:") and ": 0 of 2, 3.7 to 3.7," in two
+    assert four.startswith("not judged: 4 ranks, 2 cores:") and four.endswith("Open MPI 3.7")
+    calm = report.SizeResult(small.sizes, [Cell("epd_c", "combine", 10 * [1000])], True, {})
+    assert size_marks.lines([calm], cores=2)[-1].startswith("reached: 2 ranks")
 
 
 def test_what_a_training_step_exposes_is_judged_by_ranks_a_core():
