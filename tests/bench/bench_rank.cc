@@ -1,5 +1,6 @@
 #include "tests/bench/bench_rank.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -159,6 +160,28 @@ Rows ScaledByExpert(const Problem& problem, const Row16* received) {
     }
   }
   return scaled;
+}
+
+void TakeACore(int rank, int num_ranks) {
+  static const cpu_set_t allowed = [] {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    return cores;
+  }();
+  if (CPU_COUNT(&allowed) == 0) return;  // More processors than such a set has room for.
+  cpu_set_t wanted = allowed;
+  if (num_ranks <= CPU_COUNT(&allowed)) {
+    int core = -1;
+    for (int before = -1; before < rank;) {
+      if (CPU_ISSET(++core, &allowed)) ++before;
+    }
+    CPU_ZERO(&wanted);
+    CPU_SET(core, &wanted);
+  }
+  if (sched_setaffinity(0, sizeof wanted, &wanted) != 0) {
+    throw std::runtime_error(std::string("sched_setaffinity: ") + std::strerror(errno));
+  }
 }
 
 std::string Contender::Other(const std::string& line) {

@@ -65,6 +65,10 @@ inline Row16 ToBf16(float value) {
 // Multiplies each live row of a receive buffer by its expert's scale: combine's input.
 Rows ScaledByExpert(const Problem& problem, const Row16* received);
 
+// Binds this thread to a core of its own where each of `num_ranks` can have one, as mpirun does; else it may run where it
+// might when the process began. Left to the kernel, ranks that yield to each other may stay on one core for seconds.
+void TakeACore(int rank, int num_ranks);
+
 // Throws std::runtime_error for whatever goes wrong; the driver reports its text.
 class Contender {
  public:

@@ -15,6 +15,7 @@ class EpdC : public Contender {
   explicit EpdC(int rank) : rank_(static_cast<uint32_t>(rank)), session_("bench epd_c") {}
 
   void Load(Problem problem) override {
+    TakeACore(problem.rank, problem.num_ranks);
     problem_ = std::move(problem);
     group_ = session_.Join(SpecOf(problem_, "bench-c"), {rank_});
     handle_mem_.resize(HandleMemSize(problem_));

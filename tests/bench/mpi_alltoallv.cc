@@ -83,6 +83,7 @@ class Mpi : public Contender {
   }
 
   void Load(Problem problem) override {
+    TakeACore(problem.rank, problem.num_ranks);
     problem_ = std::move(problem);
     plan_ = Plan();
     PlanSending(problem_, plan_);
