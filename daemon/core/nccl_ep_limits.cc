@@ -1,5 +1,7 @@
 #include "daemon/core/nccl_ep_limits.h"
 
+#include <cstddef>
+#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -35,8 +37,10 @@ absl::Status CheckNcclEpLimits(const GroupSpec& spec) {
     return Beyond(spec, "num_experts", absl::StrCat(spec.num_experts),
                   absl::StrCat(kNcclEpMaxLocalExperts, " experts per rank"));
   }
-  if (spec.num_experts % 4 != 0) {
-    return Beyond(spec, "num_experts", absl::StrCat(spec.num_experts), "a multiple of 4");
+  // Of all teams together; of each, CheckNcclEpTeams sees to it.
+  if (spec.num_experts % kNcclEpTeamMultiple != 0) {
+    return Beyond(spec, "num_experts", absl::StrCat(spec.num_experts),
+                  absl::StrCat("a multiple of ", kNcclEpTeamMultiple));
   }
   if (spec.max_token_dtype != Dtype::kBfloat16) {
     return Beyond(spec, "max_token_dtype", std::string(Name(spec.max_token_dtype)),
@@ -54,6 +58,32 @@ absl::Status CheckNcclEpLimits(const GroupSpec& spec) {
         absl::StrCat("1 to ", kNcclEpMaxTopK, " and no more than num_experts=", spec.num_experts));
   }
   return absl::OkStatus();
+}
+
+uint32_t NcclEpTeamRanks(const std::vector<NodeId>& node_of_rank) {
+  uint32_t team = 0;
+  uint32_t run = 0;
+  for (size_t rank = 0; rank < node_of_rank.size(); ++rank) {
+    ++run;
+    if (rank + 1 < node_of_rank.size() && node_of_rank[rank + 1] == node_of_rank[rank]) continue;
+    team = std::gcd(team, run);
+    run = 0;
+  }
+  return team;
+}
+
+absl::Status CheckNcclEpTeams(const GroupSpec& spec, const std::vector<NodeId>& node_of_rank) {
+  if (!spec.traits().by_library()) return absl::OkStatus();
+  const uint32_t ranks = NcclEpTeamRanks(node_of_rank);
+  const uint32_t experts = spec.num_experts / spec.num_ranks * ranks;
+  if (experts % kNcclEpTeamMultiple == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "group=", text::Clean(spec.name, limits::kNameBytes),
+      ": ranks that follow each other on one ", "node are in teams of ", ranks, ", which have ",
+      experts, " of the ", spec.num_experts, " experts, but with backend=", spec.backend, " ",
+      spec.traits().library, "'s limit is a multiple of ", kNcclEpTeamMultiple,
+      " for each team; ask for more experts, place more ranks on each node, or ask for backend=",
+      spec.traits().served_by));
 }
 
 }  // namespace epd

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "daemon/core/nccl_ep_limits.h"
 #include "daemon/shared_memory/page_guard.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/membership.h"
@@ -29,6 +30,12 @@ absl::Status SeveralRanksOnOneGpu(const GroupSpec& spec) {
       "'s limit is one rank per GPU, and two GPUs at least; place one rank on each GPU, or ask for "
       "backend=",
       spec.traits().served_by));
+}
+
+std::vector<NodeId> NodesOf(const TenantStart& start) {
+  std::vector<NodeId> nodes;
+  for (const RankHolder& member : start.members) nodes.push_back(member.node);
+  return nodes;
 }
 
 }  // namespace
@@ -484,6 +491,7 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
   CommunicatorMember& in = membership->in;
   if (start.spec.traits().by_library()) {
     if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start.spec);
+    if (absl::Status fit = CheckNcclEpTeams(start.spec, NodesOf(start)); !fit.ok()) return fit;
     in.library = start.spec;
   }
   facts.move.member_of_rank = std::move(membership->member_of_rank);

@@ -83,6 +83,19 @@ EPD_EXPORT NcclResult ncclCommUserRank(NcclComm comm, int* rank) {
   int count = 0;
   return epd::cuda::NcclMailPlace(comm, rank, &count) ? epd::cuda::kNcclSuccess : 5;
 }
+// Its struct ncclTeam.
+struct Team {
+  int num_ranks;
+  int rank;
+  int stride;
+};
+EPD_EXPORT Team ncclTeamLsa(NcclComm comm) {
+  int rank = 0;
+  int count = 0;
+  const int ranks = epd::cuda::NcclMailTeamRanks(comm);
+  if (ranks == 0 || !epd::cuda::NcclMailPlace(comm, &rank, &count)) return {0, 0, 1};
+  return {ranks, rank % ranks, 1};
+}
 EPD_EXPORT NcclResult ncclCommFinalize(NcclComm comm) { return Table().finalize(comm); }
 EPD_EXPORT NcclResult ncclCommDestroy(NcclComm comm) { return Table().destroy(comm); }
 EPD_EXPORT NcclResult ncclCommAbort(NcclComm comm) { return Table().abort(comm); }

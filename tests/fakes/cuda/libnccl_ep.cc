@@ -4,19 +4,20 @@
 // "version" (unless said), "create", "update", "dispatch", "combine", "destroy". With a marker in
 // EPD_FAKE_NCCL_EP_ONCE only once for each time that somebody makes it.
 //
-// A broken rule of the interface is written down where the fake driver writes its own. Each rule says beside it what of
-// nccl-extensions 0.2.0 it comes from: its header nccl_ep.h, its nccl_ep.cc, its kernels, or how Transformer Engine's
-// ep_backend.cpp calls it. "Ours" is a rule that the library does not have, and that epd keeps.
+// A broken rule of the interface is written down where the fake driver writes its own, and so is each call that all members
+// make, in "nccl_ep_calls". Each rule says beside it what of NVIDIA/nccl-extensions at 44d2de0 it comes from: its header
+// nccl_ep.h, its nccl_ep.cc, its kernels, or how Transformer Engine's ep_backend.cpp calls it. "Ours" is a rule that the
+// library does not have, and that epd keeps.
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -24,12 +25,14 @@
 #include <vector>
 
 #include "daemon/backend/nccl_ep/nccl_ep_abi.h"
+#include "tests/fakes/cuda/bfloat16_sum.h"
 #include "tests/fakes/cuda/nccl_ep_layout.h"
 
 namespace {
 
 namespace abi = epd::nccl_ep;
 using abi::Result;
+using epd::fake_nccl_ep::Bfloat16Sum;
 using epd::fake_nccl_ep::LayOut;
 using epd::fake_nccl_ep::Routes;
 using epd::fake_nccl_ep::Source;
@@ -70,6 +73,13 @@ Result Broken(const std::string& what) {
   return kInvalidArgument;
 }
 
+void NoteCall(const char* function) {
+  const std::string folder = Environment("EPD_FAKE_CUDA_FOLDER");
+  if (!folder.empty()) {
+    std::ofstream(folder + "/nccl_ep_calls", std::ios::app) << std::string(function) + "\n";
+  }
+}
+
 // ---- the libraries that are open in this process already ----
 
 void* Find(const char* library, const char* symbol) {
@@ -94,12 +104,20 @@ void Put(Stream stream, std::function<void()> run) {
       stream, go, [](void* state) { delete static_cast<Run*>(state); }, new Run(std::move(run)));
 }
 
+// nccl.h's ncclTeam.
+struct Team {
+  int num_ranks;
+  int rank;
+  int stride;
+};
+
 using Bytes = std::vector<uint8_t>;
 
 struct Group {
   Comm comm = nullptr;
   int num_ranks = 0;
   int rank = 0;
+  int team_ranks = 0;
   abi::GroupConfig config;
   std::thread::id thread;
   int num_handles = 0;
@@ -156,11 +174,23 @@ bool Sound(const T* one, const char* name, uint32_t magic = abi::kMagic) {
   return false;
 }
 
-bool Is(const abi::Tensor* tensor, int type, std::vector<size_t> least, const char* name) {
+struct Extent {
+  size_t least = 0;
+  size_t most = SIZE_MAX;
+};
+Extent Exactly(size_t value) { return {value, value}; }
+Extent AtLeast(size_t value) { return {.least = value}; }
+
+// tensorAssertValid of nccl_ep.cc: memory, unless there is no element.
+bool Is(const abi::Tensor* tensor, int type, std::vector<Extent> extents, const char* name) {
   if (!Sound(tensor, name, abi::kTensorMagic)) return false;
-  bool fits = tensor->type == type && tensor->num_dims == least.size() && tensor->dims != nullptr;
-  for (size_t i = 0; fits && i < least.size(); ++i) fits = tensor->dims[i] >= least[i];
-  fits = fits && (tensor->memory != nullptr || least[0] == 0);
+  bool fits = tensor->type == type && tensor->num_dims == extents.size() && tensor->dims != nullptr;
+  bool empty = false;
+  for (size_t i = 0; fits && i < extents.size(); ++i) {
+    fits = tensor->dims[i] >= extents[i].least && tensor->dims[i] <= extents[i].most;
+    empty = empty || tensor->dims[i] == 0;
+  }
+  fits = fits && (tensor->memory != nullptr || empty);
   if (!fits) Broken(std::string(name) + " has another type or shape");
   return fits;
 }
@@ -172,42 +202,40 @@ bool OnItsThread(const Group& group, const char* call) {
   return false;
 }
 
-float FromBfloat16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-// To the nearest, ties to even.
-uint16_t ToBfloat16(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 std::string WhyNoGroup(const abi::GroupConfig& config, int num_ranks) {
   struct stat cache;
-  // nccl_ep.h: the version of the structs must be the library's own.
+  // Ours: it is for high throughput, as of the version that epd knows.
   if (config.version != abi::kApiVersion || config.algorithm != abi::kHighThroughput) {
     return "it is for high throughput, with another version";
   }
-  // nccl_ep.cc: num_experts % nRanks == 0, and a multiple of 4 in each team of GPUs that reach each other.
-  if (config.num_experts == 0 || config.num_experts % static_cast<uint32_t>(num_ranks) != 0 ||
-      config.num_experts % 4 != 0) {
+  // ncclEpInitHandle asks for it.
+  if (config.num_experts == 0 || config.num_experts % static_cast<uint32_t>(num_ranks) != 0) {
     return "num_experts";
   }
-  // nccl_ep.cc: tokens in blocks of 64 for high throughput; a receive budget of 0 would be its eager mode.
+  // ncclEpCreateGroup: a token names no more experts than there are.
+  if (config.top_k > config.num_experts) return "num_topk";
+  // Ours, for builds from before 28 Jun 2026 (5819ba1), which refuse it on several nodes; later ones round up for themselves.
   if (config.max_send_tokens % 64 != 0) return "max_send_tokens";
+  // ncclEpCreateGroup; a receive budget of 0 would be its eager mode.
   if (config.max_send_tokens == 0 || config.max_recv_slots < config.max_send_tokens) {
     return "fewer receive slots than tokens";
   }
-  // Its kernels copy 16 bytes at a time.
+  // ncclEpCreateGroup: kernels copy 16 bytes at a time.
   if (config.max_row_bytes == 0 || config.max_row_bytes % 16 != 0) return "max_row_bytes";
   // jit/nvcc_compiler.cc runs nvcc, and aborts where it cannot; the folder of the cache is ours.
   if (access(Environment("NCCL_EP_JIT_NVCC").c_str(), X_OK) != 0) return "no nvcc";
   if (stat(Environment("NCCL_EP_JIT_CACHE_DIR").c_str(), &cache) != 0) return "no cache";
   return "";
+}
+
+// What kernels cannot do ncclEpDispatch says when it launches them: weights of a team go by 16 bytes, and
+// launch_dispatch_permute (ht_ep_adapter.cu) has room for 256 experts of a rank.
+std::string WhyNoKernel(const Group& group) {
+  const uint32_t experts = group.config.num_experts / static_cast<uint32_t>(group.num_ranks);
+  if (experts * static_cast<uint32_t>(group.team_ranks) % 4 != 0) {
+    return "experts_per_lsa_team is no multiple of 4";
+  }
+  return experts > 256 ? "more than 256 experts per rank" : "";
 }
 
 // Over the capacity without drops, the real one's kernel traps (scan_kernel.cuh).
@@ -225,10 +253,14 @@ void TakeRouting(const Mail& mail, int32_t top_k, const Group& group, size_t ali
                  Routing& routing) {
   for (const Bytes& from : mail.received) {
     Routes& routes = routing.routes.emplace_back();
+    uint32_t budget = 0;
     std::memcpy(&routes.num_tokens, from.data(), 4);
+    std::memcpy(&budget, from.data() + 4, 4);
+    // ncclEpCreateGroup compares them; here ranks have no stream to do it in before.
+    if (budget != group.config.max_recv_slots) Broken("ncclEpCreateGroup: budgets differ");
     routes.top_k = top_k;
     routes.experts.resize(static_cast<size_t>(routes.num_tokens) * static_cast<size_t>(top_k));
-    std::memcpy(routes.experts.data(), from.data() + 4, routes.experts.size() * sizeof(int32_t));
+    std::memcpy(routes.experts.data(), from.data() + 8, routes.experts.size() * sizeof(int32_t));
   }
   for (int rank = 0; rank < group.num_ranks; ++rank) {
     routing.zones.push_back(Landed(group, routing.routes, rank, alignment));
@@ -275,21 +307,14 @@ void Deliver(const Mail& mail, const Routing& routing, const Group& group, const
   }
 }
 
-void AddRow(const uint8_t* row, std::vector<float>& sum) {
-  for (size_t h = 0; h < sum.size(); ++h) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, row + h * sizeof bits, sizeof bits);
-    sum[h] += FromBfloat16(bits);
-  }
-}
-
-// In the order of k, in float32, rounded once.
+// local_permute_reduce rounds what a rank has for a token, and the combine kernel what all ranks have (ht_ep.cuh). Ours: the
+// header promises nothing of a token without a route, and it gets nothing.
 void Sum(const Mail& mail, const Routing& routing, const Group& group, const Delivery& d) {
   const Routes& routes = routing.routes[static_cast<size_t>(group.rank)];
   const int32_t locals = static_cast<int32_t>(group.config.num_experts) / group.num_ranks;
   size_t flat = 0;
   for (int32_t t = 0; t < routes.num_tokens; ++t) {
-    std::vector<float> sum(d.row / sizeof(uint16_t), 0);
+    std::map<size_t, Bfloat16Sum> of_owner;
     for (int32_t k = 0; k < routes.top_k; ++k, ++flat) {
       const int32_t e = routes.At(t, k);
       if (d.weights != nullptr) d.weights[flat] = 0;
@@ -298,13 +323,13 @@ void Sum(const Mail& mail, const Routing& routing, const Group& group, const Del
       const auto slot = static_cast<size_t>(routing.zones[owner].slot_of.at({e, {group.rank, t}}));
       if (slot >= d.slots) continue;
       const Bytes& from = mail.received[owner];
-      AddRow(from.data() + slot * d.row, sum);
+      of_owner.try_emplace(owner, d.row).first->second.Add(from.data() + slot * d.row);
       if (d.weights != nullptr) d.weights[flat] = WeightAt(from, d, slot);
     }
-    for (size_t h = 0; h < sum.size(); ++h) {
-      const uint16_t bits = ToBfloat16(sum[h]);
-      std::memcpy(d.rows + static_cast<size_t>(t) * d.row + h * sizeof bits, &bits, sizeof bits);
-    }
+    if (of_owner.empty()) continue;
+    Bfloat16Sum all(d.row);
+    for (const auto& [owner, sum] : of_owner) all.Add(sum.Round().data());
+    std::memcpy(d.rows + static_cast<size_t>(t) * d.row, all.Round().data(), d.row);
   }
 }
 
@@ -332,6 +357,7 @@ EPD_EXPORT Result ncclEpCreateGroup(Group** out, Comm comm, const abi::GroupConf
   }
   const std::string why = WhyNoGroup(*config, group->num_ranks);
   if (!why.empty()) return Broken("ncclEpCreateGroup: " + why);
+  group->team_ranks = Nccl<Team (*)(Comm)>("ncclTeamLsa")(comm).num_ranks;
   *out = group.release();
   return abi::kSuccess;
 }
@@ -353,6 +379,10 @@ EPD_EXPORT Result ncclEpInitHandle(Handle** out, Group* group, int layout,
   const size_t alignment = config->alignment < 1 ? 1 : config->alignment;
   // ht_init_handle of nccl_ep.cc refuses num_topk <= 0; -1, which the header offers, is for low latency alone.
   if (top_k <= 0) return Broken("ncclEpInitHandle: num_topk of high throughput is not positive");
+  // ... and one above the group's, where that has been given one.
+  if (group->config.top_k > 0 && static_cast<uint32_t>(top_k) > group->config.top_k) {
+    return Broken("ncclEpInitHandle: num_topk exceeds the group's");
+  }
   // HandleConfig in nccl_ep.h: a power of two. A memory of the caller's is for a size that it asked for first.
   if (layout != abi::kExpertMajor || memory != nullptr || (alignment & (alignment - 1)) != 0) {
     return Broken("ncclEpInitHandle: not as for high throughput");
@@ -373,27 +403,31 @@ EPD_EXPORT Result ncclEpUpdateHandle(Handle* handle, const abi::Tensor* topk,
                                      const abi::LayoutReport* report, Stream stream) {
   EndAsAsked("update");
   if (Asked("error", "update")) return kInvalidArgument;
+  NoteCall("ncclEpUpdateHandle");
   const Group& group = *handle->group;
   if (!OnItsThread(group, "ncclEpUpdateHandle")) return kInvalidArgument;
   const size_t locals = group.config.num_experts / static_cast<size_t>(group.num_ranks);
-  if (!Is(topk, abi::kInt32, {0, 1}, "topk_idx") || !Sound(report, "the layout report") ||
-      !Is(report->expert_slots, abi::kInt32, {locals}, "expert_slots") ||
-      !Is(report->total_slots, abi::kInt32, {1}, "total_slots")) {
+  // ncclEpUpdateHandle: the handle's buffers were made for these sizes; the reports may be longer.
+  if (!Is(topk, abi::kInt32,
+          {{.most = group.config.max_send_tokens}, Exactly(static_cast<size_t>(handle->top_k))},
+          "topk_idx") ||
+      !Sound(report, "the layout report") ||
+      !Is(report->expert_slots, abi::kInt32, {AtLeast(locals)}, "expert_slots") ||
+      !Is(report->total_slots, abi::kInt32, {AtLeast(1)}, "total_slots")) {
     return kInvalidArgument;
   }
   const auto num_tokens = static_cast<int32_t>(topk->dims[0]);
   const auto top_k = static_cast<int32_t>(topk->dims[1]);
-  // The handle's buffers were made for these sizes.
-  if (topk->dims[0] > group.config.max_send_tokens) return Broken("more tokens than the group's");
-  if (handle->top_k != top_k) return Broken("another top_k than the handle's");
   handle->num_tokens = num_tokens;
   const size_t bytes =
-      4 + size_t{group.config.max_send_tokens} * static_cast<size_t>(top_k) * sizeof(int32_t);
+      8 + size_t{group.config.max_send_tokens} * static_cast<size_t>(top_k) * sizeof(int32_t);
   const size_t used = topk->dims[0] * topk->dims[1] * sizeof(int32_t);
-  const auto mail =
-      Exchange(group, bytes, stream, [from = topk->memory, num_tokens, used](Bytes& b) {
+  const auto mail = Exchange(
+      group, bytes, stream,
+      [from = topk->memory, num_tokens, used, budget = group.config.max_recv_slots](Bytes& b) {
         std::memcpy(b.data(), &num_tokens, 4);
-        std::memcpy(b.data() + 4, from, used);
+        std::memcpy(b.data() + 4, &budget, 4);
+        std::memcpy(b.data() + 8, from, used);
       });
   auto routing = std::make_shared<Routing>();
   handle->routing = routing;
@@ -417,6 +451,7 @@ EPD_EXPORT Result ncclEpDispatch(Handle* handle, const abi::DispatchInputs* in,
                                  const abi::DispatchConfig* config, Stream stream) {
   EndAsAsked("dispatch");
   if (Asked("error", "dispatch")) return kInvalidArgument;
+  NoteCall("ncclEpDispatch");
   const Group& group = *handle->group;
   if (!OnItsThread(group, "ncclEpDispatch")) return kInvalidArgument;
   // nccl_ep.h: a handle knows no routing before its first update.
@@ -433,16 +468,20 @@ EPD_EXPORT Result ncclEpDispatch(Handle* handle, const abi::DispatchInputs* in,
   if (forward != (in->weights != nullptr) || forward != (out->weights != nullptr)) {
     return Broken("ncclEpDispatch: weights go forward, and must");
   }
-  if (!Is(in->rows, abi::kBfloat16, {tokens, 1}, "tokens") ||
-      !Is(out->rows, abi::kBfloat16, {slots, in->rows->dims[1]}, "received tokens") ||
-      (forward && !Is(in->weights, abi::kFloat32, {tokens, top_k}, "weights")) ||
-      (forward && !Is(out->weights, abi::kFloat32, {slots}, "received weights"))) {
+  // ncclEpDispatch: of what it was told the numbers are exact; the outputs hold all that the group may receive.
+  if (!Is(in->rows, abi::kBfloat16, {Exactly(tokens), AtLeast(1)}, "tokens") ||
+      !Is(out->rows, abi::kBfloat16, {AtLeast(slots), Exactly(in->rows->dims[1])},
+          "received tokens") ||
+      (forward && !Is(in->weights, abi::kFloat32, {Exactly(tokens), Exactly(top_k)}, "weights")) ||
+      (forward && !Is(out->weights, abi::kFloat32, {AtLeast(slots)}, "received weights"))) {
     return kInvalidArgument;
   }
   const size_t row = in->rows->dims[1] * 2;
-  if (row > group.config.max_row_bytes || row % 16 != 0 || in->rows->dims[0] != tokens) {
+  if (row > group.config.max_row_bytes || row % 16 != 0) {
     return Broken("ncclEpDispatch: rows of another size");
   }
+  const std::string why = WhyNoKernel(group);
+  if (!why.empty()) return Broken("ncclEpDispatch: " + why);
   const size_t weights_at = group.config.max_send_tokens * row;
   const size_t bytes = weights_at + group.config.max_send_tokens * top_k * sizeof(float);
   const void* weights = forward ? in->weights->memory : nullptr;
@@ -469,6 +508,7 @@ EPD_EXPORT Result ncclEpCombine(Handle* handle, const abi::CombineInputs* in,
                                 Stream stream) {
   EndAsAsked("combine");
   if (Asked("error", "combine")) return kInvalidArgument;
+  NoteCall("ncclEpCombine");
   const Group& group = *handle->group;
   if (!OnItsThread(group, "ncclEpCombine")) return kInvalidArgument;
   if (handle->routing == nullptr) return Broken("ncclEpCombine before ncclEpUpdateHandle");
@@ -483,12 +523,17 @@ EPD_EXPORT Result ncclEpCombine(Handle* handle, const abi::CombineInputs* in,
   if (backward != (in->weights != nullptr) || backward != (out->weights != nullptr)) {
     return Broken("ncclEpCombine: weights go backward, and must");
   }
-  if (!Is(in->rows, abi::kBfloat16, {0, 1}, "expert rows") ||
-      !Is(out->rows, abi::kBfloat16, {tokens, in->rows->dims[1]}, "combined tokens") ||
-      (backward && !Is(in->weights, abi::kFloat32, {in->rows->dims[0]}, "expert weights")) ||
-      (backward && !Is(out->weights, abi::kFloat32, {tokens, top_k}, "combined weights"))) {
+  // ncclEpCombine, and that a slot has one weight.
+  if (!Is(in->rows, abi::kBfloat16, {AtLeast(0), AtLeast(1)}, "expert rows") ||
+      !Is(out->rows, abi::kBfloat16, {Exactly(tokens), Exactly(in->rows->dims[1])},
+          "combined tokens") ||
+      (backward &&
+       !Is(in->weights, abi::kFloat32, {Exactly(in->rows->dims[0])}, "expert weights")) ||
+      (backward &&
+       !Is(out->weights, abi::kFloat32, {Exactly(tokens), Exactly(top_k)}, "combined weights"))) {
     return kInvalidArgument;
   }
+  if (in->rows->dims[1] * 2 % 16 != 0) return Broken("ncclEpCombine: rows of another size");
   const size_t row = in->rows->dims[1] * 2;
   const size_t slots = group.config.max_recv_slots;
   const size_t sent = std::min<size_t>(in->rows->dims[0], slots);

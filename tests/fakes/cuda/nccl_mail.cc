@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <vector>
@@ -68,11 +69,21 @@ struct Comm {
 
   std::string File(char kind, int of) const { return folder + "/" + kind + std::to_string(of); }
   bool Has(char kind, int of) const { return access(File(kind, of).c_str(), F_OK) == 0; }
-  void Mark(char kind) const { std::ofstream(File(kind, rank)) << getpid(); }
+  void Mark(char kind) const {
+    const std::string whole = folder + "/new-" + kind + std::to_string(rank);
+    std::ofstream(whole) << getpid() << " " << getppid();
+    std::filesystem::rename(whole, File(kind, rank));
+  }
   bool Dead(int peer) const {
     pid_t pid = 0;
     if (!(std::ifstream(File('r', peer)) >> pid)) return false;
     return kill(pid, 0) != 0 && errno == ESRCH;
+  }
+  pid_t ParentOf(int peer) const {
+    pid_t pid = 0;
+    pid_t parent = 0;
+    std::ifstream(File('r', peer)) >> pid >> parent;
+    return parent;
   }
   std::string Name() const { return folder.substr(folder.rfind('/') + 1); }
 };
@@ -327,6 +338,22 @@ bool NcclMailPlace(NcclComm comm, int* rank, int* num_ranks) {
   *rank = found->rank;
   *num_ranks = found->num_ranks;
   return true;
+}
+
+int NcclMailTeamRanks(NcclComm comm) {
+  const std::lock_guard lock(g_mutex);
+  const std::shared_ptr<Comm> found = Find(comm, "ncclTeamLsa");
+  int team = 0;
+  int run = 0;
+  for (int rank = 0; found != nullptr && rank < found->num_ranks; ++rank) {
+    ++run;
+    const bool goes_on =
+        rank + 1 < found->num_ranks && found->ParentOf(rank + 1) == found->ParentOf(rank);
+    if (goes_on) continue;
+    team = std::gcd(team, run);
+    run = 0;
+  }
+  return team;
 }
 
 NcclTable NcclMailTable() {

@@ -33,4 +33,8 @@ NcclResult MakeNcclMailId(NcclUniqueId* id);
 // Of a communicator; false: there is none.
 bool NcclMailPlace(NcclComm comm, int* rank, int* num_ranks);
 
+// Ranks of one that is whole that can be in a team which reaches its own memory: as NCCL's computeLsaSize (dev_runtime.cc) has
+// it, the greatest divisor of all runs of ranks on one node. Processes with one parent, an epd, are on one node.
+int NcclMailTeamRanks(NcclComm comm);
+
 }  // namespace epd::cuda

@@ -54,6 +54,13 @@ class FakeGpu {
     }
     return count;
   }
+  // How often all processes together have called a function of the fake NCCL EP.
+  int CountNcclEpCalls(const std::string& function) const {
+    int count = 0;
+    std::ifstream calls(folder_.path() + "/nccl_ep_calls");
+    for (std::string line; std::getline(calls, line);) count += line == function ? 1 : 0;
+    return count;
+  }
   void Forget() const { std::filesystem::remove(folder_.path() + "/violations"); }
 
  private:

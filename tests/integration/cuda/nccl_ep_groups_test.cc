@@ -4,7 +4,6 @@
 // group goes on in a new epoch; what the library cannot do, or is not there for, is refused by its name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -14,7 +13,7 @@
 #include <vector>
 
 #include "tests/integration/client_c/harness/node_fleet.h"
-#include "tests/integration/cuda/on_cuda.h"
+#include "tests/integration/cuda/on_nccl_ep.h"
 #include "tests/integration/cuda/stream_rank.h"
 #include "tests/integration/cuda/stream_steps.h"
 
@@ -28,22 +27,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const JoinOptions kOnNcclEp = {.group = "ep", .backend = "nccl_ep"};
-const std::vector<std::string> kStaging = {"--cuda_staging_bytes=512MiB",
-                                           "--plain_unique_ids=allow"};
-
-ExchangeCase Basic(uint32_t num_ranks) {
-  return {.num_ranks = num_ranks,
-          .num_experts = 4 * num_ranks,
-          .top_k = 3,
-          .dtype = EPD_DTYPE_BFLOAT16,
-          .worker_executor = true,
-          .distinct = true};
-}
-
 // What is left out, dropped, empty, padded or beside the library's own sizes.
 std::vector<ExchangeCase> Cases(uint32_t num_ranks) {
-  std::vector<ExchangeCase> cases(6, Basic(num_ranks));
+  std::vector<ExchangeCase> cases(7, BasicOnNcclEp(num_ranks));
   cases[0].hidden = 64;
   cases[0].alignment = 16;
   cases[0].routing = Routing::kSomeMissing;
@@ -66,6 +52,8 @@ std::vector<ExchangeCase> Cases(uint32_t num_ranks) {
   cases[5].hidden = 2048;
   cases[5].capacity = 1024;  // A whole number of the library's units: rows land where they belong.
   cases[5].num_tokens.assign(num_ranks, 128);
+  cases[6].top_k = 1;  // Tokens without any route.
+  cases[6].routing = Routing::kSomeMissing;
   return cases;
 }
 
@@ -87,45 +75,7 @@ std::vector<std::string> HearAllAndLetGo(std::vector<std::unique_ptr<RankProcess
   return heard;
 }
 
-class NcclEpGroups : public OnFakeGpu {
- protected:
-  NcclEpGroups() {
-    const std::string nvcc = folder_.path() + "/nvcc";
-    std::ofstream(nvcc) << "#!/bin/sh\n";
-    chmod(nvcc.c_str(), 0700);
-    setenv("NCCL_EP_JIT_NVCC", nvcc.c_str(), 1);
-    setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);
-  }
-  ~NcclEpGroups() override {
-    for (const char* name : {"NCCL_EP_JIT_NVCC", "XDG_CACHE_HOME", "EPD_FAKE_NCCL_EP",
-                             "EPD_FAKE_NCCL_EP_AT", "EPD_FAKE_NCCL_EP_ONCE"}) {
-      unsetenv(name);
-    }
-  }
-  // Processes that begin from now on: `how` in the call `at`, once for each EndTheNextCall.
-  void Arm(const char* how, const char* at) const {
-    setenv("EPD_FAKE_NCCL_EP", how, 1);
-    setenv("EPD_FAKE_NCCL_EP_AT", at, 1);
-    setenv("EPD_FAKE_NCCL_EP_ONCE", marker_.c_str(), 1);
-  }
-  void EndTheNextCall() const { std::ofstream(marker_) << "now"; }
-  bool CallHasEnded() const { return access(marker_.c_str(), F_OK) != 0; }
-
-  static int NumEnds(NodeFleet& fleet, int num_nodes) {
-    int ends = 0;
-    for (int n = 0; n < num_nodes; ++n) {
-      const std::string log = fleet.node(n).Log();
-      for (size_t at = log.find("worker ended"); at != std::string::npos;
-           at = log.find("worker ended", at + 1)) {
-        ++ends;
-      }
-    }
-    return ends;
-  }
-
-  const ScratchFolder folder_;
-  const std::string marker_ = folder_.path() + "/marker";
-};
+class NcclEpGroups : public OnNcclEp {};
 
 // What JAX's programs do: calls in a stream, put anew and replayed.
 std::string RunStreams(const ExchangeCase& c, JoinedRank& joined) {
@@ -137,9 +87,9 @@ std::string RunStreams(const ExchangeCase& c, JoinedRank& joined) {
 }
 
 TEST_F(NcclEpGroups, CallsInStreamsGetWhatPlainLoopsGiveAlsoInReplays) {
-  NodeFleet fleet(2, kStaging);
+  NodeFleet fleet(2, kNcclEpFlags);
   for (const bool drop : {false, true}) {
-    ExchangeCase c = Basic(2);
+    ExchangeCase c = BasicOnNcclEp(2);
     c.alignment = 4;
     c.drop = drop;
     if (drop) c.capacity = 10;
@@ -154,7 +104,8 @@ TEST_F(NcclEpGroups, CallsInStreamsGetWhatPlainLoopsGiveAlsoInReplays) {
 TEST_F(NcclEpGroups, RanksOnTheGpusOfOneNodeGetWhatPlainLoopsGive) {
   setenv("EPD_FAKE_CUDA", "devices=2", 1);
   RunningDaemon daemon({"--cuda_staging_bytes=512MiB", "--cuda_devices=0,1"});
-  const ExchangeCase c = Basic(2);
+  ExchangeCase c = BasicOnNcclEp(2);
+  c.num_experts = 4;  // Of one team.
   const auto on_either = [](uint32_t rank) {
     JoinOptions options = kOnNcclEp;
     options.device = rank == 0 ? "cuda:0" : "cuda:1";
@@ -166,7 +117,7 @@ TEST_F(NcclEpGroups, RanksOnTheGpusOfOneNodeGetWhatPlainLoopsGive) {
 
 TEST_F(NcclEpGroups, EveryRankGetsWhatPlainLoopsGive) {
   for (const uint32_t num_ranks : {2u, 3u}) {
-    NodeFleet fleet(static_cast<int>(num_ranks), kStaging);
+    NodeFleet fleet(static_cast<int>(num_ranks), kNcclEpFlags);
     for (const ExchangeCase& c : Cases(num_ranks)) {
       SCOPED_TRACE(c.ToString());
       auto ranks = fleet.StartRanks(c, RunTwice, kOnNcclEp);
@@ -178,12 +129,12 @@ TEST_F(NcclEpGroups, EveryRankGetsWhatPlainLoopsGive) {
 }
 
 TEST_F(NcclEpGroups, TwoTenantsEnterOneCommunicatorInOneOrder) {
-  NodeFleet fleet(2, kStaging);
+  NodeFleet fleet(2, kNcclEpFlags);
   JoinOptions other = kOnNcclEp;
   other.tenant = "other";
   const auto body = [](JoinedRank& joined, Link&) { return joined.RunAndLeave(8); };
-  auto first = fleet.StartRanks(Basic(2), body, kOnNcclEp);
-  auto second = fleet.StartRanks(Basic(2), body, other);
+  auto first = fleet.StartRanks(BasicOnNcclEp(2), body, kOnNcclEp);
+  auto second = fleet.StartRanks(BasicOnNcclEp(2), body, other);
   EXPECT_THAT(FinishAll(first), Each(""));
   EXPECT_THAT(FinishAll(second), Each(""));
 }
@@ -228,9 +179,9 @@ INSTANTIATE_TEST_SUITE_P(Calls, NcclEpDeaths,
 
 TEST_P(NcclEpDeaths, IsOneTypedErrorOnEveryRankAndANewEpoch) {
   Arm(GetParam().how, GetParam().at);
-  NodeFleet fleet(2, kStaging);
+  NodeFleet fleet(2, kNcclEpFlags);
   const std::vector<pid_t> epds = {fleet.node(0).pid(), fleet.node(1).pid()};
-  auto ranks = fleet.StartRanks(Basic(2), FailAndRecover(), kOnNcclEp);
+  auto ranks = fleet.StartRanks(BasicOnNcclEp(2), FailAndRecover(), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EndTheNextCall();
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=ep"),
@@ -243,8 +194,8 @@ TEST_P(NcclEpDeaths, IsOneTypedErrorOnEveryRankAndANewEpoch) {
 TEST_F(NcclEpGroups, ADeathWhileTheGroupFormsIsSurvivedAndTheGroupForms) {
   Arm("abort", "create");
   EndTheNextCall();
-  NodeFleet fleet(2, kStaging);
-  auto ranks = fleet.StartRanks(Basic(2), RunTwice, kOnNcclEp);
+  NodeFleet fleet(2, kNcclEpFlags);
+  auto ranks = fleet.StartRanks(BasicOnNcclEp(2), RunTwice, kOnNcclEp);
   EXPECT_THAT(FinishAll(ranks), Each(""));
   EXPECT_TRUE(CallHasEnded());
   EXPECT_GE(NumEnds(fleet, 2), 1);
@@ -252,10 +203,10 @@ TEST_F(NcclEpGroups, ADeathWhileTheGroupFormsIsSurvivedAndTheGroupForms) {
 
 TEST_F(NcclEpGroups, ACallThatNeverReturnsEndsItsWorkerInTime) {
   Arm("hang", "combine");
-  std::vector<std::string> flags = kStaging;
+  std::vector<std::string> flags = kNcclEpFlags;
   flags.push_back("--cuda_limit=6s");
   NodeFleet fleet(2, flags);
-  auto ranks = fleet.StartRanks(Basic(2), FailAndRecover(), kOnNcclEp);
+  auto ranks = fleet.StartRanks(BasicOnNcclEp(2), FailAndRecover(), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EndTheNextCall();
   EXPECT_THAT(FinishAll(ranks), Each(StartsWith("[epd:")));
@@ -263,8 +214,8 @@ TEST_F(NcclEpGroups, ACallThatNeverReturnsEndsItsWorkerInTime) {
 }
 
 TEST_F(NcclEpGroups, AWorkerThatIsKilledTakesNoOtherNodesEpdWithIt) {
-  NodeFleet fleet(3, kStaging);
-  auto ranks = fleet.StartRanks(Basic(3), FailAndRecover(), kOnNcclEp);
+  NodeFleet fleet(3, kNcclEpFlags);
+  auto ranks = fleet.StartRanks(BasicOnNcclEp(3), FailAndRecover(), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=ep"),
@@ -273,8 +224,8 @@ TEST_F(NcclEpGroups, AWorkerThatIsKilledTakesNoOtherNodesEpdWithIt) {
 
 TEST_F(NcclEpGroups, ALayoutThatIsNotThePlansIsANamedErrorAndNoRows) {
   Arm("counts", "update");
-  NodeFleet fleet(2, kStaging);
-  auto ranks = fleet.StartRanks(Basic(2), UntilOneFails, kOnNcclEp);
+  NodeFleet fleet(2, kNcclEpFlags);
+  auto ranks = fleet.StartRanks(BasicOnNcclEp(2), UntilOneFails, kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EndTheNextCall();
   EXPECT_THAT(HearAllAndLetGo(ranks), Each(HasSubstr("NCCL EP laid its experts out in zones of")));
@@ -282,8 +233,8 @@ TEST_F(NcclEpGroups, ALayoutThatIsNotThePlansIsANamedErrorAndNoRows) {
 }
 
 TEST_F(NcclEpGroups, ATokenThatNamesAnExpertTwiceIsRefusedBeforeTheLibraryIsAsked) {
-  NodeFleet fleet(2, kStaging);
-  ExchangeCase c = Basic(2);
+  NodeFleet fleet(2, kNcclEpFlags);
+  ExchangeCase c = BasicOnNcclEp(2);
   c.routing = Routing::kOneExpert;
   c.distinct = false;
   auto ranks = fleet.StartRanks(c, UntilOneFails, kOnNcclEp);
@@ -298,7 +249,7 @@ TEST_F(NcclEpGroups, ATokenThatNamesAnExpertTwiceIsRefusedBeforeTheLibraryIsAske
 class NcclEpRefusals : public NcclEpGroups {
  protected:
   static std::vector<std::string> Refused(const ExchangeCase& c, int num_nodes = 2) {
-    NodeFleet fleet(num_nodes, kStaging);
+    NodeFleet fleet(num_nodes, kNcclEpFlags);
     auto ranks = fleet.StartRanks(
         c, [](JoinedRank&, Link&) -> std::string { return "joined"; }, kOnNcclEp);
     std::vector<std::string> heard = FinishAll(ranks);
@@ -310,13 +261,13 @@ class NcclEpRefusals : public NcclEpGroups {
 
 TEST_F(NcclEpRefusals, AnOldLibraryByItsVersion) {
   setenv("EPD_FAKE_NCCL_EP", "old", 1);
-  EXPECT_THAT(Refused(Basic(2)), Each(AllOf(HasSubstr("FAILED_PRECONDITION"),
-                                            HasSubstr("NCCL EP 0.1.0, expected 0.2.0"))));
+  EXPECT_THAT(Refused(BasicOnNcclEp(2)), Each(AllOf(HasSubstr("FAILED_PRECONDITION"),
+                                                    HasSubstr("NCCL EP 0.1.0, expected 0.2.0"))));
 }
 
 TEST_F(NcclEpRefusals, ALibraryThatDiesWhenItIsAskedForItsVersion) {
   setenv("EPD_FAKE_NCCL_EP", "abort", 1);
-  EXPECT_THAT(Refused(Basic(2)),
+  EXPECT_THAT(Refused(BasicOnNcclEp(2)),
               Each(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("killed by signal 6"))));
 }
 
@@ -325,17 +276,25 @@ TEST_F(NcclEpRefusals, AMachineWithoutACompiler) {
   const ChangedEnvironment no_home("CUDA_HOME", "/none");
   const ChangedEnvironment no_nvcc("NVCC", "/none");
   const ChangedEnvironment no_path("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-  EXPECT_THAT(Refused(Basic(2)),
+  EXPECT_THAT(Refused(BasicOnNcclEp(2)),
               Each(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("JIT unavailable"))));
 }
 
 TEST_F(NcclEpRefusals, SeveralRanksOnOneGpu) {
-  EXPECT_THAT(Refused(Basic(4)),
+  EXPECT_THAT(Refused(BasicOnNcclEp(4)),
               Each(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("one rank per GPU"))));
 }
 
+// The library ends the workers at their first dispatch.
+TEST_F(NcclEpRefusals, TeamsOfANodeWhoseExpertsAreNoMultipleOfFour) {
+  ExchangeCase c = BasicOnNcclEp(2);
+  c.num_experts = 4;
+  EXPECT_THAT(Refused(c), Each(AllOf(HasSubstr("FAILED_PRECONDITION"),
+                                     HasSubstr("teams of 1, which have 2 of the 4 experts"))));
+}
+
 TEST_F(NcclEpRefusals, ADtypeThatTheLibraryDoesNotSum) {
-  ExchangeCase c = Basic(2);
+  ExchangeCase c = BasicOnNcclEp(2);
   c.dtype = EPD_DTYPE_FLOAT32;
   EXPECT_THAT(Refused(c),
               Each(AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("max_token_dtype is float32"))));

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace epd {
 namespace {
@@ -44,7 +45,7 @@ TEST(NcclEpLimitsTest, EachLimitIsNamedWithWhatWasGotAndWhatToAskFor) {
        [](GroupSpec& s) { s.expert_owner = std::vector<Rank>(8, Rank{0}); }},
       {"num_experts is 10, but with backend=nccl_ep NCCL EP's limit is a multiple of num_ranks=4",
        [](GroupSpec& s) { s.num_experts = 10; }},
-      {"1024 experts per rank", [](GroupSpec& s) { s.num_experts = 4 * 1028; }},
+      {"256 experts per rank", [](GroupSpec& s) { s.num_experts = 4 * 260; }},
       {"a multiple of 4",
        [](GroupSpec& s) {
          s.num_ranks = 3;
@@ -66,6 +67,44 @@ TEST(NcclEpLimitsTest, EachLimitIsNamedWithWhatWasGotAndWhatToAskFor) {
     spec.backend = "cuda";
     EXPECT_EQ(CheckNcclEpLimits(spec), absl::OkStatus());
   }
+}
+
+// "aab": ranks 0 and 1 on one node, rank 2 on another.
+std::vector<NodeId> On(const std::string& nodes) {
+  std::vector<NodeId> on;
+  for (const char node : nodes) on.push_back({std::string(1, node)});
+  return on;
+}
+
+TEST(NcclEpLimitsTest, TeamsAreAsLargeAsDividesAllRunsOfRanksOnANode) {
+  const struct {
+    const char* nodes;
+    uint32_t team;
+  } cases[] = {{"aa", 2},    {"ab", 1},     {"aabb", 2},   {"abab", 1},
+               {"aabbb", 1}, {"aaaabb", 2}, {"aaabbb", 3}, {"aabbaa", 2}};
+  for (const auto& one : cases) EXPECT_EQ(NcclEpTeamRanks(On(one.nodes)), one.team) << one.nodes;
+}
+
+TEST(NcclEpLimitsTest, EachTeamHasAMultipleOfFourExperts) {
+  const auto check = [](uint32_t num_experts, const std::string& nodes) {
+    GroupSpec spec = Good();
+    spec.num_experts = num_experts;
+    spec.num_ranks = static_cast<uint32_t>(nodes.size());
+    return CheckNcclEpTeams(spec, On(nodes));
+  };
+  EXPECT_EQ(check(4, "aa"), absl::OkStatus());
+  EXPECT_EQ(check(8, "ab"), absl::OkStatus());
+  EXPECT_EQ(check(8, "aabb"), absl::OkStatus());
+  EXPECT_EQ(check(6, "aaaabb").code(), absl::StatusCode::kFailedPrecondition)
+      << "a node's four ranks are two teams where another node has two";
+  EXPECT_EQ(check(8, "abab").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(check(4, "ab").message(),
+              AllOf(HasSubstr("group=moe"), HasSubstr("teams of 1, which have 2 of the 4 experts"),
+                    HasSubstr("a multiple of 4"), HasSubstr("or ask for backend=cuda")));
+  GroupSpec on_cuda = Good();
+  on_cuda.backend = "cuda";
+  on_cuda.num_experts = on_cuda.num_ranks;
+  EXPECT_EQ(CheckNcclEpTeams(on_cuda, On("abcd")), absl::OkStatus());
 }
 
 }  // namespace
