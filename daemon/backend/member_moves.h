@@ -72,8 +72,8 @@ struct RowLink {
 struct PreparedMove {
   MoveId id = 0;
   uint64_t digest = 0;
-  // Of a scatter, [ranks of this member, num_ranks]: tokens of each that go to each rank, each token once. Empty: sizes do not
-  // depend on it.
+  // Of a scatter, [ranks of this member, num_ranks]: tokens of each that go to each rank, each token once; where a library
+  // moves the rows, of each operation, all tokens of its rank. Empty: sizes do not depend on it.
   std::vector<uint32_t> tokens_to = {};
 };
 

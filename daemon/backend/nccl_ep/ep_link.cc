@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/nccl_ep/ep_environment.h"
-#include "daemon/backend/nccl_ep/ep_rows.h"
 
 namespace epd::nccl_ep {
 
@@ -233,7 +232,7 @@ absl::StatusOr<std::unique_ptr<cuda::MemberRows>> EpLink::Rows(const MoveGroup& 
                                                                const MoveJob& job) {
   const int self = options_.communicator.rank;
   if (job.kind == shm::Kind::kPrepare) return cuda::NativeRows::Create(group, job, self);
-  return EpRows::Create(group, job, options_.group, self);
+  return EpRows::Create(group, job, options_.group, self, known_);
 }
 
 absl::Status EpLink::Issue(const cuda::MoveSteps& steps, cuda::Stream stream, absl::Time now) {

@@ -20,6 +20,7 @@
 #include "daemon/backend/cuda/device/cuda_device.h"
 #include "daemon/backend/cuda/members/call_thread.h"
 #include "daemon/backend/cuda/members/member_link.h"
+#include "daemon/backend/nccl_ep/ep_rows.h"
 #include "daemon/backend/nccl_ep/ep_session.h"
 
 namespace epd::nccl_ep {
@@ -83,6 +84,7 @@ class EpLink : public cuda::MemberLink {
   cuda::Stream stream_ = nullptr;
   const std::shared_ptr<const Table*> table_ = std::make_shared<const Table*>(nullptr);
   std::unique_ptr<EpSession> session_;
+  EpKnown known_;
   std::deque<bool> open_;  // In the stream, oldest first; whether NCCL counts it, too.
   bool holds_ = false;     // The device's streams.
   bool ends_ = false;

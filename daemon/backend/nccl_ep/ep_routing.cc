@@ -17,12 +17,12 @@ absl::Status Damaged(int32_t rank, const char* what) {
 
 EpRouting::EpRouting(const RoutingPlanView& view)
     : spec_(view.spec),
+      header_(*static_cast<const PlanHeader*>(view.plan)),
       rank_(view.rank),
       num_tokens_(view.num_tokens),
       counts_(view.counts,
               view.counts + static_cast<int64_t>(view.spec.num_ranks) * view.spec.num_experts),
-      experts_(static_cast<size_t>(view.num_tokens * view.spec.top_k), -1),
-      slots_(experts_.size(), 0) {}
+      experts_(static_cast<size_t>(view.num_tokens * view.spec.top_k), -1) {}
 
 absl::StatusOr<EpRouting> EpRouting::FromPlan(const ViewPlanArgs& plan) {
   RoutingPlanView view;
@@ -58,7 +58,6 @@ absl::Status EpRouting::TakeRoutes(const RoutingPlanView& view) {
             " twice, which NCCL EP would count once; fix topk_idx, or ask for backend=cuda"));
       }
       experts_[flat] = e;
-      slots_[flat] = route.slot;
       before = flat;
     }
   }
@@ -66,20 +65,29 @@ absl::Status EpRouting::TakeRoutes(const RoutingPlanView& view) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> EpRouting::Land(const std::vector<uint64_t>& recv_capacity,
-                                                     bool drop) const {
-  for (int32_t rank = 0; rank < spec_.num_ranks && !drop; ++rank) {
+absl::Status EpRouting::Fit(const std::vector<uint64_t>& recv_capacity) const {
+  for (int32_t rank = 0; rank < spec_.num_ranks; ++rank) {
     const int64_t total = TotalRecv(spec_, counts_.data(), rank);
     if (total <= static_cast<int64_t>(recv_capacity[rank])) continue;
     return absl::ResourceExhaustedError(absl::StrCat(
         "rank ", rank, " would receive ", total, " slots, expected at most its recv_capacity of ",
         recv_capacity[rank], "; ask for more, or for a group with drop_on_overflow"));
   }
-  std::vector<int32_t> landing(experts_.size(), -1);
-  for (size_t i = 0; i < experts_.size(); ++i) {
-    if (experts_[i] < 0) continue;
-    const auto owner = static_cast<size_t>(ExpertOwner(spec_, experts_[i]));
-    if (static_cast<uint64_t>(slots_[i]) < recv_capacity[owner]) landing[i] = experts_[i];
+  return absl::OkStatus();
+}
+
+std::vector<int32_t> EpRouting::Land(const std::vector<uint64_t>& recv_capacity) const {
+  std::vector<int32_t> landing = experts_;
+  if (Fit(recv_capacity).ok()) return landing;
+  // Of each expert, how many of this rank's next routes land.
+  std::vector<int64_t> left(static_cast<size_t>(spec_.num_experts));
+  for (int32_t e = 0; e < spec_.num_experts; ++e) {
+    left[static_cast<size_t>(e)] =
+        static_cast<int64_t>(recv_capacity[static_cast<size_t>(ExpertOwner(spec_, e))]) -
+        SourceBegin(spec_, counts_.data(), e, rank_);
+  }
+  for (int32_t& expert : landing) {
+    if (expert >= 0 && left[static_cast<size_t>(expert)]-- <= 0) expert = -1;
   }
   return landing;
 }

@@ -18,19 +18,22 @@ namespace epd::nccl_ep {
 
 class EpRouting {
  public:
-  // Copies what it needs out of a plan in host memory that nobody else writes.
+  // Copies what it needs out of a plan in host memory that nobody else writes. `plan.spec` has no table of owners, which would
+  // have to outlive it.
   //   INVALID_ARGUMENT  a plan of something else, or a token with one expert twice (which one)
   //   ABORTED           of another epoch
   //   DATA_LOSS         damaged
   static absl::StatusOr<EpRouting> FromPlan(const ViewPlanArgs& plan);
 
+  const PlanHeader& header() const { return header_; }            // Of the plan that it comes from.
   const std::vector<int32_t>& counts() const { return counts_; }  // [R, E]
   int64_t num_tokens() const { return num_tokens_; }
 
+  // Whether nothing needs to be dropped where receivers have these capacities [R].
+  //   RESOURCE_EXHAUSTED  a rank's rows and padding do not fit
+  absl::Status Fit(const std::vector<uint64_t>& recv_capacity) const;
   // The experts [T, K] of the routes that land below their receiver's capacity [R]; -1: no route.
-  //   RESOURCE_EXHAUSTED  without `drop`: a rank's rows and padding do not fit
-  absl::StatusOr<std::vector<int32_t>> Land(const std::vector<uint64_t>& recv_capacity,
-                                            bool drop) const;
+  std::vector<int32_t> Land(const std::vector<uint64_t>& recv_capacity) const;
   // The lengths of this rank's zones [local experts] that then follow, padding included.
   std::vector<int32_t> ZoneSlots(uint64_t recv_capacity) const;
 
@@ -39,11 +42,11 @@ class EpRouting {
   absl::Status TakeRoutes(const RoutingPlanView& view);
 
   RoutingSpec spec_;
+  PlanHeader header_;
   int32_t rank_ = 0;
   int64_t num_tokens_ = 0;
   std::vector<int32_t> counts_;   // [R, E]
-  std::vector<int32_t> experts_;  // [T, K]; -1: none
-  std::vector<int32_t> slots_;    // [T, K]
+  std::vector<int32_t> experts_;  // [T, K]; -1: none. Slots follow: by expert, in this order.
 };
 
 }  // namespace epd::nccl_ep

@@ -7,13 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/backend/nccl_ep/ep_handles.h"
 #include "daemon/core/nccl_ep_limits.h"
 
 namespace epd::nccl_ep {
 namespace {
 
-// A group's calls have few shapes; each costs device memory.
-constexpr size_t kMaxHandles = 16;
+// A group's calls have few shapes; each costs device memory, for each handle.
+constexpr size_t kMaxShapes = 16;
 
 uint64_t Up(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -133,6 +134,7 @@ absl::Status EpSession::WarmUp() {
     const bool scatters = kind == shm::Kind::kDispatch || kind == shm::Kind::kCombineBackward;
     const bool weights = kind == shm::Kind::kDispatch || kind == shm::Kind::kDispatchBackward;
     call.kind = kind;
+    call.tells_routes = kind == shm::Kind::kDispatch;
     call.rows_in = at + (scatters ? room.rows : room.landing);
     call.rows_out = at + (scatters ? room.landing : room.rows);
     call.weights_in = !weights ? 0 : at + (scatters ? room.weights : room.landing_weights);
@@ -143,11 +145,12 @@ absl::Status EpSession::WarmUp() {
 }
 
 absl::StatusOr<Handle> EpSession::HandleFor(const cuda::LibraryCall& call) {
-  const auto [found, is_new] = handles_.try_emplace({call.alignment, call.top_k}, nullptr);
+  const auto [found, is_new] =
+      handles_.try_emplace({call.alignment, call.top_k, call.handle}, nullptr);
   if (!is_new) return found->second;
-  if (handles_.size() > kMaxHandles) {
+  if (handles_.size() > kMaxShapes * EpHandles::kOfEach) {
     return absl::InternalError(absl::StrCat("the calls of a group on NCCL EP have more than ",
-                                            kMaxHandles, " pairs of alignment and top_k"));
+                                            kMaxShapes, " pairs of alignment and top_k"));
   }
   HandleConfig config;
   config.alignment = static_cast<size_t>(call.alignment);
@@ -161,7 +164,9 @@ absl::Status EpSession::Run(const cuda::LibraryCall& call) {
   if (absl::Status current = UseContext(); !current.ok()) return current;
   const absl::StatusOr<Handle> handle = HandleFor(call);
   if (!handle.ok()) return handle.status();
-  if (absl::Status updated = Update(*handle, call); !updated.ok()) return updated;
+  if (call.tells_routes) {
+    if (absl::Status updated = Update(*handle, call); !updated.ok()) return updated;
+  }
   const bool scatters =
       call.kind == shm::Kind::kDispatch || call.kind == shm::Kind::kCombineBackward;
   return scatters ? Dispatch(*handle, call) : Combine(*handle, call);

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -53,17 +53,17 @@ class EpSession {
  public:
   explicit EpSession(const SessionOptions& options) : options_(options) {}
 
-  // Makes the communicator and the group and puts one exchange of each kind into the stream, which has the
-  // library compile its kernels. Blocks until every member does the same.
+  // Makes the communicator and the group and puts one exchange of each kind into the stream, by the first handle, which has
+  // the library compile its kernels. Blocks until every member does the same.
   absl::Status Enter();
-  // Puts one operation into the stream, with its routing before it.
+  // Puts one operation into the stream, behind its routes where they are told.
   absl::Status Run(const cuda::LibraryCall& call);
   // Gives everything back. The stream must be through.
   absl::Status Leave();
 
  private:
-  // By alignment and top_k, which a handle keeps.
-  using Handles = std::map<std::pair<int64_t, int32_t>, Handle>;
+  // By alignment and top_k, which a handle keeps, and LibraryCall::handle.
+  using Handles = std::map<std::tuple<int64_t, int32_t, int>, Handle>;
 
   absl::Status UseContext() const;
   absl::Status Split();

@@ -17,11 +17,11 @@ struct Table {
   // All members. `comm` must be one whose calls block: the library takes "in progress" for a failure.
   Result (*create_group)(Group* group, cuda::NcclComm comm, const GroupConfig* config) = nullptr;
   Result (*destroy_group)(Group group) = nullptr;
-  // Local. `top_k` -1: that of the first routing, for good. `memory` null: the library allocates.
+  // Local. `top_k`: of every routing. `memory` null: the library allocates.
   Result (*init_handle)(Handle* handle, Group group, int layout, const HandleConfig* config,
                         int top_k, const Tensor* memory) = nullptr;
   Result (*destroy_handle)(Handle handle) = nullptr;
-  // All members, in one order; in the stream.
+  // All members, in one order; in the stream. What a handle was told last serves all calls that follow.
   Result (*update_handle)(Handle handle, const Tensor* topk_idx, const LayoutReport* report,
                           cuda::Stream stream) = nullptr;
   Result (*dispatch)(Handle handle, const DispatchInputs* inputs, const DispatchOutputs* outputs,

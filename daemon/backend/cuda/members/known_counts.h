@@ -29,17 +29,18 @@ struct PlanSizes {
 };
 
 // Not thread-safe. What it says is a belief: whoever moves rows by it compares it with the plan in their midst.
-class KnownCounts {
+template <typename Read>
+class KnownPlans {
  public:
-  explicit KnownCounts(size_t max_plans) : max_plans_(max_plans) {}
+  explicit KnownPlans(size_t max_plans) : max_plans_(max_plans) {}
 
-  void Keep(const KnownPlan& plan, PlanSizes sizes) {
+  void Keep(const KnownPlan& plan, Read read) {
     Forget(plan);
     if (plans_.size() >= max_plans_) plans_.pop_back();
-    plans_.emplace_front(plan, std::move(sizes));
+    plans_.emplace_front(plan, std::move(read));
   }
   // Those used last stay longest. Null: they must be read.
-  const PlanSizes* Find(const KnownPlan& plan) {
+  const Read* Find(const KnownPlan& plan) {
     for (auto it = plans_.begin(); it != plans_.end(); ++it) {
       if (it->first != plan) continue;
       plans_.splice(plans_.begin(), plans_, it);
@@ -57,7 +58,8 @@ class KnownCounts {
 
  private:
   const size_t max_plans_;
-  std::list<std::pair<KnownPlan, PlanSizes>> plans_;  // Used last first.
+  std::list<std::pair<KnownPlan, Read>> plans_;  // Used last first.
 };
+using KnownCounts = KnownPlans<PlanSizes>;
 
 }  // namespace epd::cuda

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/plan_checksum.h"
+#include "tests/unit/daemon/backend/nccl_ep/plans.h"
 
 namespace epd::nccl_ep {
 namespace {
@@ -19,53 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr PlanIds kIds = {.group_id = 7, .epoch = 3, .plan_id = 11};
 constexpr int32_t kNone = -1;
-
-using Indices = std::vector<int32_t>;  // [T, K]
-
-struct Plans {
-  RoutingSpec spec;
-  std::vector<Indices> topk;  // By rank.
-  std::vector<std::vector<uint64_t>> memory;
-
-  ViewPlanArgs View(int32_t rank) const {
-    return {.plan = memory[rank].data(),
-            .bytes = memory[rank].size() * sizeof(uint64_t),
-            .spec = spec,
-            .rank = rank,
-            .ids = kIds};
-  }
-};
-
-Plans MakePlans(const RoutingSpec& spec, const std::vector<Indices>& topk) {
-  Plans plans{.spec = spec, .topk = topk, .memory = {}};
-  std::vector<int32_t> counts(static_cast<size_t>(spec.num_ranks * spec.num_experts));
-  const auto indices = [&](int32_t rank) {
-    return TopkIndices{.data = topk[rank].data(),
-                       .type = IndexType::kInt32,
-                       .num_tokens = static_cast<int64_t>(topk[rank].size()) / spec.top_k};
-  };
-  for (int32_t rank = 0; rank < spec.num_ranks; ++rank) {
-    EXPECT_TRUE(CountRoutes(spec, indices(rank), counts.data() + rank * spec.num_experts).ok());
-  }
-  for (int32_t rank = 0; rank < spec.num_ranks; ++rank) {
-    std::vector<uint64_t>& memory = plans.memory.emplace_back(RoutingPlanBytes(spec) / 8);
-    std::vector<int32_t> zones(static_cast<size_t>(NumLocalExperts(spec, rank)));
-    int32_t total = 0;
-    EXPECT_TRUE(BuildRoutingPlan({.spec = spec,
-                                  .rank = rank,
-                                  .ids = kIds,
-                                  .topk = indices(rank),
-                                  .counts = counts.data(),
-                                  .plan = memory.data(),
-                                  .plan_bytes = memory.size() * sizeof(uint64_t),
-                                  .token_counts = zones.data(),
-                                  .total_recv = &total})
-                    .ok());
-  }
-  return plans;
-}
 
 // The library's rule on what it was told: which (source, token) stands in each slot of `rank`.
 std::vector<std::pair<int, int>> SlotsOf(const RoutingSpec& spec, int32_t rank,
@@ -120,9 +75,7 @@ TEST(EpRoutingTest, WhatLandsHasThePlansSlotsUnderTheLibrarysRule) {
     for (int32_t rank = 0; rank < 3; ++rank) {
       absl::StatusOr<EpRouting> routing = EpRouting::FromPlan(plans.View(rank));
       ASSERT_TRUE(routing.ok()) << routing.status();
-      absl::StatusOr<Indices> landing = routing->Land(capacity, /*drop=*/true);
-      ASSERT_TRUE(landing.ok());
-      told.push_back(*landing);
+      told.push_back(routing->Land(capacity));
       routings.push_back(*std::move(routing));
     }
     for (int32_t rank = 0; rank < 3; ++rank) {
@@ -147,8 +100,8 @@ TEST(EpRoutingTest, WithoutDropsAnOverflowIsAnErrorThatNamesTheRank) {
   const Plans plans = MakePlans(spec, {{2, 2, 2}, {2, 3}});
   const absl::StatusOr<EpRouting> routing = EpRouting::FromPlan(plans.View(0));
   ASSERT_TRUE(routing.ok());
-  EXPECT_TRUE(routing->Land({8, 8}, false).ok());
-  const absl::Status late = routing->Land({8, 7}, false).status();
+  EXPECT_TRUE(routing->Fit({8, 8}).ok());
+  const absl::Status late = routing->Fit({8, 7});
   EXPECT_TRUE(absl::IsResourceExhausted(late));
   EXPECT_THAT(late.message(), HasSubstr("rank 1 would receive 8 slots, expected at most its "
                                         "recv_capacity of 7"));
