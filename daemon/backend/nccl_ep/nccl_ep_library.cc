@@ -40,8 +40,9 @@ void AskVersion(void* handle, NcclEpLibrary& library) {
   }
   library.version = version;
   if (version >= kNcclEpOldest) return;
-  library.problem = absl::StrCat(library.path, " is NCCL EP ", NcclVersionText(version),
-                                 ", expected 0.2.0 or newer");
+  library.problem =
+      absl::StrCat(library.path, " is NCCL EP ", NcclVersionText(version),
+                   ", expected 0.2.0 or newer, as the wheel nccl-extensions 0.1.0 has it");
 }
 
 }  // namespace

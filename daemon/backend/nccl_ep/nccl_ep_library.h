@@ -7,7 +7,7 @@
 
 namespace epd {
 
-// The ABI that epd is written for: 0.2.0, whose structs only grow at their end.
+// The ABI that epd is written for: 0.2.0, whose structs only grow at their end. The wheel that has it is nccl-extensions 0.1.0.
 inline constexpr int kNcclEpOldest = 200;
 // Its kernels ask for NCCL's device API as of 2.30.4 and for SM90.
 inline constexpr int kNcclEpNeedsNccl = 23004;
