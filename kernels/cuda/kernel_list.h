@@ -7,6 +7,7 @@
 #include "kernels/cuda/build_plan.h"
 #include "kernels/cuda/bulk_mover.h"
 #include "kernels/cuda/copy_rows.h"
+#include "kernels/cuda/gather_counts.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
 #include "kernels/cuda/of_each.h"
@@ -36,6 +37,7 @@
 
 // What a worker does for several ranks in one launch.
 #define EPD_CUDA_EACH_KERNELS(X)                            \
+  X(epd_gather_counts, OfEach<GatherCounts>)                \
   X(epd_copy_plans, OfEach<CopyPlan>)                       \
   X(epd_sum_plans, OfEach<SumPlan>)                         \
   X(epd_verify_plans, OfEach<VerifyPlan>)                   \

@@ -237,6 +237,13 @@ LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device)
   return list;
 }
 
+LaunchList GatherCountsLaunches(const ArgsOfEach<GatherCounts::Args>& each,
+                                const DeviceShape& device) {
+  LaunchList list;
+  AddEach<GatherCounts>(list, each, device);
+  return list;
+}
+
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device) {
   LaunchList list;
   args.num_parts =

@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/build_plan.h"
 #include "kernels/cuda/copy_rows.h"
+#include "kernels/cuda/gather_counts.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
 #include "kernels/cuda/of_each.h"
@@ -157,6 +158,10 @@ struct ArgsOfEach {
   const Args* device = nullptr;  // [num] the same, on the device
   std::int32_t num = 0;
 };
+
+// Between the halves of a prepare: all ranks' counts to all ranks.
+LaunchList GatherCountsLaunches(const ArgsOfEach<GatherCounts::Args>& each,
+                                const DeviceShape& device);
 
 // Scatter. num_parts of all these is set here.
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);

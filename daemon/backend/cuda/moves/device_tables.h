@@ -8,12 +8,21 @@
 #include "daemon/backend/cuda/moves/move_steps.h"
 #include "kernels/cuda/driver/cuda_abi.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/scratch.h"
 
 namespace epd::cuda {
 
 template <typename T>
 T* At(DevicePointer base, uint64_t offset) {
   return reinterpret_cast<T*>(base + offset);
+}
+
+// The offset of the next `count` of them.
+template <typename T>
+uint64_t Take(ScratchCursor& cursor, int64_t count) {
+  const uint64_t at = cursor.used();
+  cursor.Take<T>(count);
+  return at;
 }
 
 template <typename T>

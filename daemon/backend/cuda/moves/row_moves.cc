@@ -7,28 +7,20 @@
 #include "daemon/backend/cuda/moves/device_tables.h"
 #include "daemon/backend/kernel_status.h"
 #include "daemon/backend/move_routing.h"
-#include "kernels/cuda/scratch.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd::cuda {
-namespace {
-
-// The offset of the next `count` of them.
-template <typename T>
-uint64_t Take(ScratchCursor& cursor, int64_t count) {
-  const uint64_t at = cursor.used();
-  cursor.Take<T>(count);
-  return at;
-}
-
-}  // namespace
 
 absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob& job,
                                           const MemberTraffic* traffic) {
   RowMoves moves(group, job, traffic);
   if (absl::Status checked = moves.Check(); !checked.ok()) return checked;
-  moves.Arrange();
+  if (job.kind == shm::Kind::kPrepare) {
+    moves.ArrangePrepare();
+  } else {
+    moves.Arrange();
+  }
   return moves;
 }
 
@@ -82,11 +74,6 @@ void RowMoves::Arrange() {
   const size_t ranks = num_ranks();
   // Over no memory it only measures.
   ScratchCursor cursor(nullptr);
-  if (job_.kind == shm::Kind::kPrepare) {
-    layout_.counts = Take<int32_t>(cursor, static_cast<int64_t>(counts_bytes() / 4));
-    room_ = {.device_bytes = cursor.used(), .host_bytes = counts_bytes()};
-    return;
-  }
   ArrangeTables(cursor);
   layout_.reports = Take<ReportWord>(cursor, static_cast<int64_t>(ranks));
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -223,7 +210,7 @@ RoutingSpec RowMoves::DeviceSpec(const MovePlaces& places) const {
 }
 
 MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) const {
-  if (job_.kind == shm::Kind::kPrepare) return GatherCounts(places);
+  if (job_.kind == shm::Kind::kPrepare) return Prepare(places, device);
   WriteTables(places);
   MoveSteps steps;
   steps.before.Copy(places.device, places.host_on_device, layout_.tables_bytes);
@@ -244,22 +231,6 @@ MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) c
     ReadRows(places, device, steps.before);
   }
   TakeFindings(places, device, last);
-  return steps;
-}
-
-MoveSteps RowMoves::GatherCounts(const MovePlaces& places) const {
-  MoveSteps steps;
-  const uint64_t row = uint64_t{group_.spec.num_experts} * sizeof(int32_t);
-  const DevicePointer all = places.device + layout_.counts;
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (sees_plan(rank)) steps.before.Copy(all + rank * row, Region(places, rank), row);
-  }
-  if (spans()) steps.exchange = Exchange(places);
-  StreamSteps& last = spans() ? steps.after : steps.before;
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (local(rank)) last.Copy(Out(places, rank), all, counts_bytes());
-  }
-  last.Copy(places.host_on_device, all, counts_bytes());
   return steps;
 }
 

@@ -66,7 +66,8 @@ class RowMoves {
   absl::Status Outcome(const uint8_t* host) const;
 
  private:
-  // Offsets in device memory. The tables lie at its start and are copied there from host memory.
+  // Offsets in device memory. The tables lie at its start, of a prepare behind the counts, and are copied there from host
+  // memory.
   struct Layout {
     uint64_t owners = 0;
     uint64_t targets = 0;      // RecvTarget or GatherSource of each rank.
@@ -83,7 +84,9 @@ class RowMoves {
     uint64_t finds = 0;
     uint64_t tables_bytes = 0;
     uint64_t reports = 0;
-    uint64_t counts = 0;           // prepare only.
+    uint64_t counts = 0;           // Of a prepare, as the next two.
+    uint64_t count_rows = 0;       // What becomes of each rank's row,
+    uint64_t count_outs = 0;       // ... and the tables that it goes to.
     std::vector<uint64_t> plans;   // [R]
     std::vector<uint64_t> sums;    // [R]
     std::vector<uint64_t> locals;  // [R] of the index, as the next two.
@@ -109,6 +112,7 @@ class RowMoves {
   absl::Status Check();
   absl::Status CheckPart(size_t rank) const;
   void Arrange();
+  void ArrangePrepare();
   void ArrangeTables(ScratchCursor& cursor);
   void ArrangeSteps(ScratchCursor& cursor);
   void ArrangeLandings(ScratchCursor& cursor);
@@ -133,7 +137,8 @@ class RowMoves {
   uint64_t CountsAt() const;
   RoutingSpec DeviceSpec(const MovePlaces& places) const;
   void WriteTables(const MovePlaces& places) const;
-  MoveSteps GatherCounts(const MovePlaces& places) const;
+  // row_moves_prepare.cc
+  MoveSteps Prepare(const MovePlaces& places, const DeviceShape& device) const;
   // row_moves_plans.cc: what VerifyPlans does with the plans that are seen here.
   struct PlanWork {
     std::vector<CopyPlan::Args> copies;

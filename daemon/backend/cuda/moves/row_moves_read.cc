@@ -18,15 +18,10 @@ struct RowMoves::Counting {
 
 RowMoves::Counting RowMoves::TakeCounting(ScratchCursor& cursor, size_t rank) const {
   const Tiling tiling = DestinationTiling(rank);
-  const auto take = [&cursor](int64_t bytes) {
-    const uint64_t at = cursor.used();
-    cursor.Take<uint8_t>(bytes);
-    return at;
-  };
-  return {.table = take(tiling.num_tokens * tiling.top_k * static_cast<int64_t>(sizeof(PlanRoute))),
-          .tiles = take(tiling.NumCounts() * static_cast<int64_t>(sizeof(int32_t))),
-          .tokens_to = take(tiling.num_columns * static_cast<int64_t>(sizeof(int32_t))),
-          .report = take(sizeof(ReportWord))};
+  return {.table = Take<PlanRoute>(cursor, tiling.num_tokens * tiling.top_k),
+          .tiles = Take<int32_t>(cursor, tiling.NumCounts()),
+          .tokens_to = Take<int32_t>(cursor, tiling.num_columns),
+          .report = Take<ReportWord>(cursor, 1)};
 }
 
 Tiling RowMoves::DestinationTiling(size_t rank) const {

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "daemon/backend/cuda/moves/row_moves.h"
 #include "proto/epd/v1/region_layout.h"
@@ -33,7 +35,8 @@ class CudaBackendTest : public ::testing::Test {
       const KernelShape shape = KernelAt(i);
       driver_.SetKernel(
           shape.name,
-          [shape](void** arguments) {
+          [this, shape](void** arguments) {
+            ++launched_[shape.name];
             ASSERT_TRUE(RunOnHost(shape, arguments[0], HostOrder::kShuffled));
           },
           shape.args_bytes);
@@ -59,10 +62,11 @@ class CudaBackendTest : public ::testing::Test {
     for (char* arena : mapped_) munmap(arena, kArenaBytes);
   }
 
-  void Open(SharingChoice sharing = SharingChoice::kAuto) {
+  void Open(SharingChoice sharing = SharingChoice::kAuto, const char* bulk_setting = nullptr) {
     CudaDeviceOptions options;
     options.staging_bytes = uint64_t{128} << 20;
     options.sharing = sharing;
+    options.bulk_setting = bulk_setting;
     options.limit = absl::Seconds(5);
     options.image = "an image";
     auto device = CudaDevice::Open(driver_.table(), options);
@@ -127,6 +131,23 @@ class CudaBackendTest : public ::testing::Test {
     std::memset(Out(rank), 0xee, out_bytes);  // What an earlier operation left.
   }
   char* Out(int rank) { return mapped_[rank] + job_.parts[rank].out_offset; }
+  // Each rank's counts are its row.
+  void StagePrepare() {
+    job_.kind = shm::Kind::kPrepare;
+    job_.parts.clear();
+    rows_.clear();
+    const size_t row = group_.spec.num_experts * sizeof(int32_t);
+    for (int r = 0; r < problem_.num_ranks; ++r) {
+      rows_.push_back(RandomBytes(random_, row));
+      std::memcpy(mapped_[r] + kRegion, rows_[r].data(), row);
+      job_.parts.push_back({.arena = r,
+                            .stage_offset = kRegion,
+                            .stage_bytes = row,
+                            .out_offset = 2 * kRegion,
+                            .out_bytes = row * problem_.num_ranks});
+      std::memset(Out(r), 0xee, row * problem_.num_ranks);
+    }
+  }
   void StageDispatch() {
     for (int r = 0; r < problem_.num_ranks; ++r) {
       rows_.push_back(RandomBytes(random_, problem_.NumTokens(r) * kRowBytes));
@@ -161,6 +182,7 @@ class CudaBackendTest : public ::testing::Test {
   Random random_{20260101};
   reference::Problem problem_ = RandomProblem(random_, Routing::kUniform);
   Plans plans_{problem_};
+  std::map<std::string, int> launched_;  // By kernel.
   FakeDriver driver_;
   std::unique_ptr<CudaBackend> backend_;
   std::unique_ptr<ArenaSet> arenas_;
@@ -181,16 +203,63 @@ TEST_F(CudaBackendTest, DispatchHasTheBitsOfTheCpuBackend) {
   ExpectDispatched();
 }
 
+// Bulk copies run on the host by the same steps.
+TEST_F(CudaBackendTest, RowsAsLongAsTheSettingSaysMoveByBulkCopiesWithTheSameBits) {
+  Open(SharingChoice::kAuto, "64");
+  arenas_ = Make();
+  MapAll();
+  StageDispatch();
+  ASSERT_EQ(Move(), absl::OkStatus());
+  ExpectDispatched();
+  EXPECT_EQ(launched_["epd_push_each_bulk"], 1);
+  EXPECT_EQ(launched_["epd_push_each_16"], 0);
+}
+
+TEST_F(CudaBackendTest, ShorterRowsMoveAsBefore) {
+  Open(SharingChoice::kAuto, "65");
+  arenas_ = Make();
+  MapAll();
+  StageDispatch();
+  ASSERT_EQ(Move(), absl::OkStatus());
+  EXPECT_EQ(launched_["epd_push_each_bulk"], 0);
+  EXPECT_EQ(launched_["epd_push_each_16"], 1);
+}
+
+class CudaBackendOfSmallBlocksTest : public CudaBackendTest {
+ protected:
+  // Compute capability 12.0.
+  CudaBackendOfSmallBlocksTest()
+      : CudaBackendTest({.compute_major = 12, .max_shared_bytes = 99 << 10}) {}
+};
+
+// The driver refuses launches that ask for more.
+TEST_F(CudaBackendOfSmallBlocksTest, GoesOnWithoutBulkCopiesWhateverTheSettingSays) {
+  Open(SharingChoice::kAuto, "64");
+  arenas_ = Make();
+  MapAll();
+  StageDispatch();
+  ASSERT_EQ(Move(), absl::OkStatus());
+  ExpectDispatched();
+  EXPECT_EQ(launched_["epd_push_each_bulk"], 0);
+  EXPECT_EQ(launched_["epd_push_each_16"], 1);
+}
+
 // One copy takes the tables to the device; kernels copy all plans in one launch, and write what they found themselves.
 TEST_F(CudaBackendTest, AMoveCopiesItsTablesAndNothingBack) {
   Open();
   arenas_ = Make();
   MapAll();
+  const auto copies = [this] {
+    const int before = driver_.CountCalls("cuMemcpyAsync");
+    EXPECT_EQ(Move(), absl::OkStatus());
+    return driver_.CountCalls("cuMemcpyAsync") - before;
+  };
   StageDispatch();
-  ASSERT_EQ(Move(), absl::OkStatus());
-  const int before = driver_.CountCalls("cuMemcpyAsync");
-  ASSERT_EQ(Move(), absl::OkStatus());
-  EXPECT_EQ(driver_.CountCalls("cuMemcpyAsync") - before, 1);
+  EXPECT_EQ(copies(), 1);
+  EXPECT_EQ(copies(), 1);
+  StagePrepare();
+  EXPECT_EQ(copies(), 1);
+  EXPECT_EQ(launched_["epd_gather_counts"], 1);
 }
 
 TEST_F(CudaBackendTest, CombineHasTheBitsOfTheCpuBackend) {
@@ -226,22 +295,16 @@ TEST_F(CudaBackendTest, PrepareGivesEveryRankAllCountsAndTheWorkerReadsThemWitho
   Open();
   arenas_ = Make();
   MapAll();
-  job_.kind = shm::Kind::kPrepare;
-  const size_t row = group_.spec.num_experts * sizeof(int32_t);
-  for (int r = 0; r < problem_.num_ranks; ++r) {
-    std::memset(mapped_[r] + kRegion, r + 1, row);
-    job_.parts.push_back({.arena = r,
-                          .stage_offset = kRegion,
-                          .stage_bytes = row,
-                          .out_offset = 2 * kRegion,
-                          .out_bytes = row * problem_.num_ranks});
-  }
+  StagePrepare();
   ASSERT_EQ(Move(), absl::OkStatus());
+  const size_t row = rows_[0].size();
   std::vector<char> read(row);
   for (int r = 0; r < problem_.num_ranks; ++r) {
-    EXPECT_EQ(mapped_[0][2 * kRegion + r * row], r + 1);
+    for (int other = 0; other < problem_.num_ranks; ++other) {
+      EXPECT_EQ(std::memcmp(Out(r) + other * row, rows_[other].data(), row), 0);
+    }
     ASSERT_TRUE(arenas_->Read(r, kRegion, absl::MakeSpan(read)).ok());
-    EXPECT_EQ(read.back(), r + 1);
+    EXPECT_EQ(std::memcmp(read.data(), rows_[r].data(), row), 0);
   }
   EXPECT_FALSE(arenas_->Read(0, 3 * kRegion, absl::MakeSpan(read)).ok());
 }

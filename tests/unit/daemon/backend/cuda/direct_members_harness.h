@@ -363,6 +363,32 @@ class DirectMembers : public ::testing::Test {
     return came;
   }
 
+  uint64_t CountsBytes() const { return group_.spec.num_experts * sizeof(int32_t); }
+  void StagePrepare() {
+    Begin(shm::Kind::kPrepare, false);
+    counts_.clear();
+    for (size_t r = 0; r < num_ranks(); ++r) {
+      counts_.push_back(RandomBytes(random_, CountsBytes()));
+      AddRank(r, CountsBytes(), CountsBytes() * num_ranks());
+      std::memcpy(RegionAt(r), counts_[r].data(), CountsBytes());
+    }
+  }
+  // By each rank, and by each worker.
+  void ExpectPrepared() {
+    reference::Bytes all;
+    for (const reference::Bytes& counts : counts_) {
+      all.insert(all.end(), counts.begin(), counts.end());
+    }
+    for (size_t r = 0; r < num_ranks(); ++r) {
+      EXPECT_EQ(std::memcmp(Out(r), all.data(), all.size()), 0) << "rank " << r;
+      for (size_t i = 0; i < workers_.size(); ++i) {
+        reference::Bytes kept(CountsBytes());
+        const absl::Span<char> to(reinterpret_cast<char*>(kept.data()), kept.size());
+        EXPECT_TRUE(workers_[i].arenas->Read(static_cast<int>(r), RegionOf(i), to).ok());
+        EXPECT_EQ(kept, counts_[r]) << "rank " << r << " by worker " << i;
+      }
+    }
+  }
   void StageDispatch() {
     Begin(shm::Kind::kDispatch, /*has_weights=*/true);
     rows_.clear();
@@ -456,6 +482,7 @@ class DirectMembers : public ::testing::Test {
   std::vector<Worker> workers_;
   std::vector<std::vector<uint32_t>> tokens_to_;  // Of each worker, as it has said.
   MoveGroup group_;
+  std::vector<reference::Bytes> counts_;  // Of each rank, as the next two.
   std::vector<reference::Bytes> rows_;
   std::vector<std::vector<float>> weights_;
   MoveId next_ = 1;

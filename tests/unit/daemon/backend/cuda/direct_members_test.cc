@@ -38,18 +38,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(DirectMembersOn, DoEveryOperationWithTheBitsOfTheCpuBackendAndWithoutNccl) {
   Form(GetParam());
   EXPECT_THAT(Formed(), Each(kGood));
-  Begin(shm::Kind::kPrepare, false);
-  const size_t row = group_.spec.num_experts * sizeof(int32_t);
-  for (size_t r = 0; r < num_ranks(); ++r) {
-    AddRank(r, row, row * num_ranks());
-    std::memset(RegionAt(r), static_cast<int>(r) + 1, row);
-  }
+  StagePrepare();
   EXPECT_THAT(Move(), Each(kGood));
-  for (size_t r = 0; r < num_ranks(); ++r) {
-    for (size_t other = 0; other < num_ranks(); ++other) {
-      EXPECT_EQ(Out(r)[(other + 1) * row - 1], static_cast<char>(other + 1));
-    }
-  }
+  ExpectPrepared();
   // Twice: nothing is left of the first time.
   for (int step = 0; step < 2; ++step) {
     StageDispatch();
@@ -89,8 +80,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, PutsOfDirectMembers,
                          ::testing::Values(std::pair{2, 1}, std::pair{4, 1}, std::pair{8, 1},
                                            std::pair{2, 3}));
 
-// A copy of tables, the checks of all ranks' plans in three launches, and a launch of each step, for all ranks that it has to
-// do with: padding and rows of a scatter, tables and sums of a gather; and what they found.
+// A copy of tables, and a launch of each step for all ranks that it has to do with: a prepare's counts; the checks of all ranks'
+// plans in three, padding and rows of a scatter, tables and sums of a gather, and what they found.
 TEST_P(PutsOfDirectMembers, AreNoMoreForMoreRanks) {
   const auto [n, ranks_each] = GetParam();
   Node node;
@@ -100,6 +91,9 @@ TEST_P(PutsOfDirectMembers, AreNoMoreForMoreRanks) {
   }
   Form(node);
   EXPECT_THAT(Formed(), Each(kGood));
+  StagePrepare();
+  EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n}));
+  ExpectPrepared();
   StageDispatch();
   EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n * (3 + 2 + 1 + 1)}));
   ExpectDispatched();

@@ -72,18 +72,9 @@ class MixedMembers : public SendingMembers {
   }
 
   void MovePrepare() {
-    Begin(shm::Kind::kPrepare, false);
-    const size_t row = group_.spec.num_experts * sizeof(int32_t);
-    for (size_t r = 0; r < num_ranks(); ++r) {
-      AddRank(r, row, row * num_ranks());
-      std::memset(RegionAt(r), static_cast<int>(r) + 1, row);
-    }
+    StagePrepare();
     MoveCounted();
-    for (size_t r = 0; r < num_ranks(); ++r) {
-      for (size_t other = 0; other < num_ranks(); ++other) {
-        EXPECT_EQ(Out(r)[(other + 1) * row - 1], static_cast<char>(other + 1));
-      }
-    }
+    ExpectPrepared();
     int sends = 0;
     for (size_t r = 0; r < num_ranks(); ++r) {
       for (int m = 0; m < static_cast<int>(workers_.size()); ++m) sends += Sends(MemberOf(r), m);

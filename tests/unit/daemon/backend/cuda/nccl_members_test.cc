@@ -46,26 +46,65 @@ TEST_P(NcclMembersOn, ScatterWithTheBitsOfTheCpuBackendAndEachRowOnceToARank) {
   }
 }
 
-// A launch of each step, for all ranks of a worker: the checks of their plans in three, of a scatter five that land rows, five
-// that expand them, of a gather what packs rows, finds them, checks tables and sums; and what they found.
+TEST_P(NcclMembersOn, PrepareWithTheCountsOfAllInOneMessagePerRankAndPeer) {
+  FormByNccl(GetParam());
+  for (int step = 0; step < 2; ++step) {
+    StagePrepare();
+    MoveCounted();
+    ExpectPrepared();
+    const uint64_t messages = num_ranks() * (workers_.size() - 1);
+    EXPECT_EQ(static_cast<uint64_t>(g_sends), messages);
+    EXPECT_EQ(g_bytes.load(), messages * CountsBytes());
+  }
+}
+
+// A copy of tables, and a launch of each step for all ranks of a worker: of a prepare what brings the worker's own counts and
+// what spreads the others'; the checks of plans in three, of a scatter five that land rows, five that expand them, of a gather
+// what packs rows, finds them, checks tables and sums; and what they found.
 TEST_P(NcclMembersOn, PutAsManyLaunchesIntoTheirStreamsForSeveralRanksAsForOne) {
   FormByNccl(GetParam());
-  const auto put = [this](const std::function<void()>& stage) {
+  const auto workers = static_cast<int>(workers_.size());
+  const auto put = [this, workers](const std::function<void()>& stage, int fills) {
     // The first of a plan also counts its tokens.
     stage();
     MoveCounted();
     stage();
-    const int launches = driver_->CountCalls("cuLaunchKernel");
-    const int fills = driver_->CountCalls("cuMemsetD8Async");
+    const int copies_before = driver_->CountCalls("cuMemcpyAsync");
+    const int launches_before = driver_->CountCalls("cuLaunchKernel");
+    const int fills_before = driver_->CountCalls("cuMemsetD8Async");
     MoveCounted();
-    const auto workers = static_cast<int>(workers_.size());
-    EXPECT_EQ(driver_->CountCalls("cuMemsetD8Async") - fills, workers);
-    return (driver_->CountCalls("cuLaunchKernel") - launches) / workers;
+    EXPECT_EQ(driver_->CountCalls("cuMemcpyAsync") - copies_before, workers);
+    EXPECT_EQ(driver_->CountCalls("cuMemsetD8Async") - fills_before, fills * workers);
+    return (driver_->CountCalls("cuLaunchKernel") - launches_before) / workers;
   };
-  EXPECT_EQ(put([this] { StageDispatch(); }), 3 + 5 + 5 + 1);
+  EXPECT_EQ(put([this] { StagePrepare(); }, 0), 2);
+  ExpectPrepared();
+  EXPECT_EQ(put([this] { StageDispatch(); }, 1), 3 + 5 + 5 + 1);
   ExpectDispatched();
-  EXPECT_EQ(put([this] { StageCombine(/*has_weights=*/true); }), 3 + 4 + 1);
+  EXPECT_EQ(put([this] { StageCombine(/*has_weights=*/true); }, 1), 3 + 4 + 1);
   ExpectCombined(/*has_weights=*/true);
+}
+
+// Beside the tables: the counts of each rank, and of a scatter its table and how many tokens it has for each rank.
+TEST_P(NcclMembersOn, ReadWhatSizesFollowFromOnceOfAPlan) {
+  FormByNccl(GetParam());
+  const auto copies = [this](bool scatters) {
+    if (scatters) {
+      StageDispatch();
+    } else {
+      StageCombine(/*has_weights=*/false);
+    }
+    const int before = driver_->CountCalls("cuMemcpyAsync");
+    MoveCounted();
+    return driver_->CountCalls("cuMemcpyAsync") - before;
+  };
+  const auto workers = static_cast<int>(workers_.size());
+  const auto ranks = static_cast<int>(num_ranks());
+  EXPECT_EQ(copies(/*scatters=*/false), workers + ranks);
+  EXPECT_EQ(copies(/*scatters=*/false), workers);
+  EXPECT_EQ(copies(/*scatters=*/true), workers + 3 * ranks) << "no gather asks for tokens";
+  EXPECT_EQ(copies(/*scatters=*/true), workers);
+  EXPECT_EQ(copies(/*scatters=*/false), workers);
 }
 
 // Every token has all its routes to one rank.
