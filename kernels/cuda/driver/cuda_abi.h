@@ -55,6 +55,7 @@ inline constexpr int kComputeModeExclusiveProcess = 3;
 inline constexpr int kAllocationPinned = 1;
 inline constexpr int kHandlePosixDescriptor = 1;
 inline constexpr int kLocationDevice = 1;
+inline constexpr int kAccessRead = 1;
 inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kGranularityMinimum = 0;
 

@@ -125,6 +125,10 @@ class FakeDriver {
   // How many operations each stream was given, under mutex_; and whether so many are done.
   std::map<Stream, uint64_t> NumPut() const;
   bool AreDone(const std::map<Stream, uint64_t>& num_put) const;
+  struct FunctionState {
+    std::string name;
+    unsigned max_shared_bytes = 48 << 10;  // Dynamic; more of it only where it was asked for.
+  };
   struct EventState {
     bool reached = true;
     uint64_t recorded = 0;
@@ -190,7 +194,7 @@ class FakeDriver {
   std::set<Module> modules_;
   std::map<std::string, Kernel> kernels_;
   std::map<std::string, size_t> args_bytes_;
-  std::map<Function, std::string> functions_;
+  std::map<Function, FunctionState> functions_;
 };
 
 }  // namespace epd::cuda

@@ -154,15 +154,22 @@ void FakeDriver::FillMemoryCalls() {
   EPD_FAKE_CALL(memory_set_access, "cuMemSetAccess", kNeedsContext | kMayBlock,
                 (DevicePointer address, size_t bytes, const AccessDescription* access, size_t), {
                   const auto found = d.mapped_.find(address);
-                  if (found == d.mapped_.end() || access->flags != kAccessReadWrite) {
+                  const bool writes = access->flags == kAccessReadWrite;
+                  if (found == d.mapped_.end() || (!writes && access->flags != kAccessRead)) {
                     return kInvalidValue;
                   }
+                  Mapping& mapping = found->second;
                   // cuda.h at cuMemSetAccess: the device must be able to reach where the memory is.
-                  if (!d.machine_.CanAccess(access->location.id, found->second.home)) {
+                  if (!d.machine_.CanAccess(access->location.id, mapping.home)) {
                     return kInvalidDevice;
                   }
-                  mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
-                  found->second.accessible = true;
+                  // A rule of epd's: workers read each other's memory, and nothing else.
+                  if (writes && mapping.imported && access->location.id != mapping.home) {
+                    d.Violation("cuMemSetAccess", "memory of another worker could be written");
+                  }
+                  mprotect(reinterpret_cast<void*>(address), bytes,
+                           writes ? PROT_READ | PROT_WRITE : PROT_READ);
+                  mapping.accessible = true;
                   return kSuccess;
                 });
   EPD_FAKE_CALL(memory_allocate, "cuMemAlloc", kNeedsContext | kMayBlock,

@@ -205,31 +205,43 @@ void FakeDriver::FillWorkCalls() {
                   if (d.modules_.count(module) == 0) return kInvalidValue;
                   if (d.kernels_.count(name) == 0) return 500;  // CUDA_ERROR_NOT_FOUND
                   *function = reinterpret_cast<Function>(d.next_++);
-                  d.functions_[*function] = name;
+                  d.functions_[*function] = {.name = name};
                   return kSuccess;
                 });
   EPD_FAKE_CALL(function_set_attribute, "cuFuncSetAttribute", kNeedsContext,
-                (Function function, int, int),
-                { return d.functions_.count(function) == 1 ? kSuccess : kInvalidValue; });
-  EPD_FAKE_CALL(launch_kernel, "cuLaunchKernel", kNeedsContext,
-                (Function function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                 unsigned, Stream stream, void** arguments, void**),
-                {
+                (Function function, int attribute, int value), {
                   const auto found = d.functions_.find(function);
-                  if (found == d.functions_.end()) return kInvalidValue;
-                  const Kernel& kernel = d.kernels_.at(found->second);
-                  // Words, so that what is copied is aligned as arguments are.
-                  std::vector<uint64_t> copy((d.args_bytes_.at(found->second) + 7) / 8);
-                  if (!copy.empty()) {
-                    std::memcpy(copy.data(), arguments[0], d.args_bytes_.at(found->second));
+                  // CUDA's documentation of the attribute: no more than the device's own of a block.
+                  if (found == d.functions_.end() || attribute != kFunctionMaxDynamicSharedBytes ||
+                      value < 0 || value > d.machine_.max_shared_bytes) {
+                    return kInvalidValue;
                   }
-                  const auto run = [kernel, arguments, copy]() mutable {
-                    void* copied[] = {copy.data()};
-                    kernel(copy.empty() ? arguments : copied);
-                    return true;
-                  };
-                  return d.Enqueue(stream, {false, run});
+                  found->second.max_shared_bytes = static_cast<unsigned>(value);
+                  return kSuccess;
                 });
+  EPD_FAKE_CALL(
+      launch_kernel, "cuLaunchKernel", kNeedsContext,
+      (Function function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+       unsigned shared_bytes, Stream stream, void** arguments, void**),
+      {
+        const auto found = d.functions_.find(function);
+        if (found == d.functions_.end() || shared_bytes > found->second.max_shared_bytes) {
+          return kInvalidValue;
+        }
+        const std::string& name = found->second.name;
+        const Kernel& kernel = d.kernels_.at(name);
+        // Words, so that what is copied is aligned as arguments are.
+        std::vector<uint64_t> copy((d.args_bytes_.at(name) + 7) / 8);
+        if (!copy.empty()) {
+          std::memcpy(copy.data(), arguments[0], d.args_bytes_.at(name));
+        }
+        const auto run = [kernel, arguments, copy]() mutable {
+          void* copied[] = {copy.data()};
+          kernel(copy.empty() ? arguments : copied);
+          return true;
+        };
+        return d.Enqueue(stream, {false, run});
+      });
 }
 
 }  // namespace epd::cuda

@@ -31,8 +31,7 @@ absl::StatusOr<PeerMemory> MapPeerMemory(const DriverTable& driver, Device devic
     driver.address_free(memory.address, bytes);
     return Refused(driver, "cuMemMap", code, bytes);
   }
-  const AccessDescription access = {.location = {kLocationDevice, device},
-                                    .flags = kAccessReadWrite};
+  const AccessDescription access = {.location = {kLocationDevice, device}, .flags = kAccessRead};
   code = driver.memory_set_access(memory.address, bytes, &access, 1);
   if (code == kSuccess) return memory;
   UnmapPeerMemory(driver, memory);

@@ -1,4 +1,5 @@
-// Another worker's device memory in this process, to be read by this worker's device.
+// Another worker's device memory in this process, to be read by this worker's device, and not to be written: the driver
+// refuses that, whatever a kernel tries.
 //
 // What is imported by descriptor lives as long as somebody maps it, whatever its owner does: memory of a worker that has
 // died, or that has given an arena back, is read as it was until it is unmapped here, and is nobody else's meanwhile.
@@ -17,7 +18,7 @@ struct PeerMemory {
   uint64_t bytes = 0;
 };
 
-// Maps the whole of an exported allocation for `device`. The descriptor stays the caller's. Memory may be mapped now
+// Maps the whole of an exported allocation, read only, for `device`. The descriptor stays the caller's. Memory may be mapped now
 // (DeviceStreams::CheckIdle).
 //   RESOURCE_EXHAUSTED  the driver refuses (its reason)
 absl::StatusOr<PeerMemory> MapPeerMemory(const DriverTable& driver, Device device, int fd,
