@@ -5,7 +5,7 @@
 // Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
 // where it looks for what is to happen next, and takes the file away: "poison" (a kernel's illegal access),
 // "stall" (streams stop for good), of any device, or of the process that works on device 1 "poison.1";
-// and where it writes each broken rule, into "violations".
+// and where it writes each broken rule, into "violations", and the name of each kernel that a process has run, into "launched".
 #include <unistd.h>
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -83,6 +84,7 @@ struct Loaded {
   FakeDriver driver{MachineOf(words)};
 
   std::string folder = Folder();
+  std::set<std::string> launched;
 
   static std::string Folder() {
     const char* folder = std::getenv("EPD_FAKE_CUDA_FOLDER");
@@ -95,6 +97,12 @@ struct Loaded {
     const std::string file = folder + "/" + what;
     return unlink(file.c_str()) == 0 ||
            unlink((file + "." + std::to_string(driver.device())).c_str()) == 0;
+  }
+
+  // By the thread that runs the streams.
+  void NoteLaunch(const char* kernel) {
+    if (folder.empty() || !launched.insert(kernel).second) return;
+    std::ofstream(folder + "/launched", std::ios::app) << kernel << "\n";
   }
 
   void Run() {
@@ -110,7 +118,8 @@ struct Loaded {
       const epd::cuda::KernelShape shape = epd::cuda::KernelAt(i);
       driver.SetKernel(
           shape.name,
-          [shape](void** arguments) {
+          [this, shape](void** arguments) {
+            NoteLaunch(shape.name);
             if (!RunOnHost(shape, arguments[0], epd::cuda::HostOrder::kForward)) std::abort();
           },
           shape.args_bytes);

@@ -51,6 +51,19 @@ TEST_F(CudaGroups, AnyExpertTableGivesWhatPlainLoopsGive) {
   EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
 }
 
+// Rows of 64 bytes. Workers have epd's environment.
+TEST_F(CudaGroups, RowsMoveByBulkCopiesWhereEpdsEnvironmentSaysSo) {
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
+  for (const bool in_bulk : {false, true}) {
+    if (in_bulk) setenv("EPD_CUDA_BULK_ROW_BYTES", "16", /*replace=*/1);
+    RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+    unsetenv("EPD_CUDA_BULK_ROW_BYTES");
+    auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, kOnCuda);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+    EXPECT_EQ(gpu_.Launched().find("_bulk") != std::string::npos, in_bulk);
+  }
+}
+
 class CudaFaults : public CudaGroups {
  protected:
   // Runs a group on cuda:0 and one on each of `untouched`, lets `strike` happen, and returns what the

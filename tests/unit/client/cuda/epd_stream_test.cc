@@ -118,13 +118,13 @@ class EpdStreamTest : public ::testing::Test {
     ASSERT_TRUE(node_.AwaitStreams());
   }
 
+  void ExpectOutputs() const;
+
   StreamNode node_{Executor::kWorker};
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-TEST_F(EpdStreamTest, FiveOperationsInAStream) {
-  AddSites();
-  PutAll();
+void EpdStreamTest::ExpectOutputs() const {
   for (uint32_t r = 0; r < kR; ++r) {
     epd_error error = NewError();
     EXPECT_EQ(epd_stream_check(ranks_[r]->streams, &error), EPD_OK) << error.message;
@@ -140,6 +140,29 @@ TEST_F(EpdStreamTest, FiveOperationsInAStream) {
     received = ranks_[r]->grad_recv.Copy();
     EXPECT_EQ(std::vector<float>(received.begin(), received.begin() + kH), others);
   }
+}
+
+TEST_F(EpdStreamTest, FiveOperationsInAStream) {
+  AddSites();
+  PutAll();
+  ExpectOutputs();
+  EXPECT_EQ(node_.num_bulk_copies(), 0u);
+}
+
+// Read when streams are opened.
+struct BulkSetting {
+  BulkSetting() { setenv("EPD_CUDA_BULK_ROW_BYTES", "16", /*replace=*/1); }
+  ~BulkSetting() { unsetenv("EPD_CUDA_BULK_ROW_BYTES"); }
+};
+
+class EpdStreamInBulkTest : private BulkSetting, public EpdStreamTest {};
+
+// Each rank copies the rows of four operations in and out.
+TEST_F(EpdStreamInBulkTest, RowsAsLongAsTheEnvironmentSaysMoveByBulkCopies) {
+  AddSites();
+  PutAll();
+  ExpectOutputs();
+  EXPECT_EQ(node_.num_bulk_copies(), kR * 4 * 2);
 }
 
 TEST_F(EpdStreamTest, AFailureInTheStreamIsToldOnceAndLeavesZeros) {

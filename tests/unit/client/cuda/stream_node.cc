@@ -39,8 +39,9 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
   for (int i = 0; i < cuda::NumKernels(); ++i) {
     const cuda::KernelShape& kernel = cuda::KernelAt(i);
     const bool copies = absl::StartsWith(kernel.name, "epd_copy_rows_");
-    const auto run = [this, &kernel, copies](void** arguments) {
-      if (copies) CountCopy(*static_cast<const cuda::CopyRowsArgs*>(arguments[0]));
+    const bool in_bulk = absl::EndsWith(kernel.name, "_bulk");
+    const auto run = [this, &kernel, copies, in_bulk](void** arguments) {
+      if (copies) CountCopy(*static_cast<const cuda::CopyRowsArgs*>(arguments[0]), in_bulk);
       EXPECT_TRUE(cuda::RunOnHost(kernel, arguments[0], cuda::HostOrder::kForward)) << kernel.name;
     };
     driver_.SetKernel(kernel.name, run, kernel.args_bytes);
@@ -92,7 +93,7 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
   for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(r, 1));
 }
 
-void StreamNode::CountCopy(const cuda::CopyRowsArgs& copy) {
+void StreamNode::CountCopy(const cuda::CopyRowsArgs& copy, bool in_bulk) {
   // The fake driver gives the device the host's addresses.
   for (const auto& pool : pools_) {
     const auto* const first = reinterpret_cast<const uint8_t*>(&pool->view().header());
@@ -100,6 +101,7 @@ void StreamNode::CountCopy(const cuda::CopyRowsArgs& copy) {
     if (status >= first && status < first + pool->view().bytes()) ++num_gates_in_slots_;
   }
   if (copy.row_bytes != kHidden * sizeof(float) || !copy.gate.Open()) return;
+  if (in_bulk) ++num_bulk_copies_;
   const int64_t rows =
       copy.num_rows == nullptr ? copy.max_rows : std::min(copy.max_rows, *copy.num_rows);
   num_copied_rows_ += static_cast<uint64_t>(rows);

@@ -70,6 +70,8 @@ class StreamNode {
   uint64_t num_copied_rows() const { return num_copied_rows_; }
   // Copies whose gate is a word of a slot.
   uint64_t num_gates_in_slots() const { return num_gates_in_slots_; }
+  // Launches that move such rows by bulk copies.
+  uint64_t num_bulk_copies() const { return num_bulk_copies_; }
   GroupSpec ClientSpec() const;
 
  private:
@@ -77,7 +79,7 @@ class StreamNode {
   void MakeArenas();
   std::shared_ptr<const Formation> MakeFormation(uint32_t rank, uint64_t number);
   absl::Status Move(const MoveJob& job);
-  void CountCopy(const cuda::CopyRowsArgs& copy);
+  void CountCopy(const cuda::CopyRowsArgs& copy, bool in_bulk);
   static void LeaveTail(uint8_t* region, size_t rank, const MoveJob& job);
 
   const Executor executor_;
@@ -103,6 +105,7 @@ class StreamNode {
   std::atomic<int> num_moves_ = 0;
   std::atomic<uint64_t> num_copied_rows_ = 0;
   std::atomic<uint64_t> num_gates_in_slots_ = 0;
+  std::atomic<uint64_t> num_bulk_copies_ = 0;
   std::atomic<int> num_drained_ = 0;
   std::atomic<bool> lost_ = false;
 };
