@@ -51,7 +51,7 @@ struct BuildPlanOnDeviceArgs {
   std::int32_t* total_recv = nullptr;    // [1]
   PlanScratch scratch;
   ReportWord* report = nullptr;
-  const std::uint32_t* status = nullptr;  // of the prepare's slot, or null
+  const std::uint32_t* status = nullptr;  // the answer to the announce, or null
 
   EPD_HOST_DEVICE bool Open() const { return Gate{status, report}.Open(); }
 };

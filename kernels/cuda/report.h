@@ -32,17 +32,34 @@ EPD_HOST_DEVICE inline void Note(ReportWord* report, KernelFault fault, std::int
 // rank's own arguments and kDataLoss for plans and what peers sent.
 KernelError ReadReport(ReportWord word);
 
+// A word that earlier kernels have written, through the first-level cache.
+template <typename T>
+EPD_HOST_DEVICE inline T LoadWritten(const T* word) {
+#if defined(__CUDA_ARCH__)
+  return __ldca(word);
+#else
+  return *static_cast<const volatile T*>(word);
+#endif
+}
+
 // Whether an operation may go on. Every step takes one, so that a captured graph needs no host.
+//
+// A kernel hears what was noted before it began. Of what its own threads note some may hear and some not, so no step may rely on
+// either.
+//
+// Every warp asks at each row that it moves, but in the first-level cache of its SM, which rows of 16-byte words pass by: out of
+// device memory a block reads it once. One thread that reads it into shared memory would gain nothing, since that is the same
+// memory, a few tens of cycles away. Nor would a block do so once: its next unit may be of another rank, with another gate
+// (of_each.h), so each unit would have two barriers more, where all warps wait for the slowest one with no bytes on their way.
 struct Gate {
-  // `done` of the op slot, in memory that the device sees: 1 is a good answer, anything else an
-  // error. Null: no slot is waited for. Between uses nobody changes it.
+  // The answer to an announce, in device memory (use_words.h): 1 is good, anything else an error. Null: none is waited for.
   const std::uint32_t* status = nullptr;
-  // Written by earlier steps. Null: not looked at.
+  // Null: not looked at.
   const ReportWord* report = nullptr;
 
   EPD_HOST_DEVICE bool Open() const {
-    if (status != nullptr && *static_cast<const volatile std::uint32_t*>(status) != 1) return false;
-    return report == nullptr || *static_cast<const volatile ReportWord*>(report) == kNoReport;
+    if (status != nullptr && LoadWritten(status) != 1) return false;
+    return report == nullptr || LoadWritten(report) == kNoReport;
   }
 };
 

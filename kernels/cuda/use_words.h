@@ -1,5 +1,5 @@
-// What one use of a call site in a stream has learnt, in device memory: every warp of the kernels behind a wait
-// asks for it at each row, and an op slot is host memory, a microsecond away.
+// What one use of a call site in a stream has learnt, in device memory: the kernels behind a wait ask for it at each row
+// (Gate in report.h), and an op slot is host memory, a microsecond away.
 #pragma once
 
 #include <cstdint>
