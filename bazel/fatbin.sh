@@ -17,7 +17,16 @@ while read -r arch; do
   grep -Ev 'gencode|Xfatbin' "$options" >"$work/options"
   "$nvcc" --options-file "$work/options" -I. "-arch=compute_$arch" -ptx -o "$work/$arch.ptx" "$source"
   sed -i 's/^\.version .*/.version 8.7/' "$work/$arch.ptx"
-  "$ptxas" --warning-as-error --fmad false "-arch=sm_$arch" -o "$work/$arch.cubin" "$work/$arch.ptx"
+  "$ptxas" --verbose --warning-as-error --fmad false "-arch=sm_$arch" -o "$work/$arch.cubin" "$work/$arch.ptx" \
+    2>"$work/report" || { cat "$work/report" >&2; exit 1; }
+  # A few words are the assembler's own choice.
+  awk -v arch="$arch" '
+    /Function properties for/ { kernel = $NF }
+    /bytes stack frame/ && $1 > 128 {
+      print "sm_" arch ": " kernel " keeps " $1 " bytes of each thread in memory instead of registers; at most 128" >"/dev/stderr"
+      bad = 1
+    }
+    END { exit bad }' "$work/report"
   images+=("--image3=kind=elf,sm=$arch,file=$work/$arch.cubin")
 done < <(sed -n 's/.*arch=compute_\([0-9]*\),.*/\1/p' "$options")
 images+=("--image3=kind=ptx,sm=90,file=$work/90.ptx")

@@ -49,14 +49,16 @@ struct RowCopy {
   RowPart part;
 };
 
-// Moves rows through registers, kWidth bytes a thread and access.
-template <int kWidthBytes>
+// What one block, which fills an SM, has on its way in words of 16 bytes: more than an SM's share of bandwidth times latency.
+inline constexpr std::int32_t kBlockBytesInFlight = 48 << 10;
+
+// Moves rows through registers, kWidth bytes a thread and access, with kAccesses of a thread on their way.
+template <int kWidthBytes, int kAccesses = 4>
 struct VectorMover {
   static constexpr int kWidth = kWidthBytes;
-  // One block fills an SM: 24 warps of 85 registers, each thread with kUnroll accesses on their way,
-  // are 48 KB, more than an SM's share of bandwidth times latency.
-  static constexpr std::int32_t kThreads = 768;
-  static constexpr int kUnroll = 4;
+  static constexpr int kUnroll = kAccesses;
+  // 24 warps of 85 registers.
+  static constexpr std::int32_t kThreads = kBlockBytesInFlight / (16 * kUnroll);
   using Shared = NoShared;
 
   // Copies a part of a row to every target.
@@ -67,7 +69,9 @@ struct VectorMover {
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
     for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + thread.InWarp(); at < end;
          at += kWarpThreads * kUnroll) {
-      Word<kWidth> word[kUnroll];
+      // Zeros where nothing is loaded: registers that are only written under a condition would be held from the kernel's
+      // start to its end, which made a gather keep half a kilobyte of each thread in memory (bazel/fatbin.sh looks).
+      Word<kWidth> word[kUnroll] = {};
       EPD_UNROLL
       for (int u = 0; u < kUnroll; ++u) {
         const std::int64_t i = at + u * kWarpThreads;

@@ -76,9 +76,10 @@ struct GatherReduce {
   using Args = GatherReduceArgs;
   using Shared = NoShared;
   // One block fills an SM: half the threads of a scatter, since each holds 8 words of 16 bytes and
-  // as many sums in up to 168 registers.
+  // as many sums in up to 168 registers; ptxas takes 120.
   static constexpr std::int32_t kThreads = 384;
   static constexpr int kPhases = 1;
+  static_assert(kThreads * kFanOut * 16 == kBlockBytesInFlight);
 
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
     return CeilDiv(args.num_tokens * args.num_parts, kThreads / kWarpThreads);
@@ -93,7 +94,7 @@ struct GatherReduce {
     const std::int32_t live = open ? CountLive(args, part.row) : 0;
     std::uint8_t* out = args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes;
     if (live == 0) {
-      VectorMover<kWidth>::Zero(out, args.row_bytes, part, thread);
+      OneRow::Zero(out, args.row_bytes, part, thread);
     } else if (live == 1) {
       CopyOnly(args, part, out, thread, shared);
     } else if (args.top_k <= 2) {
@@ -108,6 +109,9 @@ struct GatherReduce {
  private:
   using Bits = typename Element<kType>::Bits;
   static constexpr int kElements = kWidth / static_cast<int>(sizeof(Bits));
+  // As many words of one route at a time as of several.
+  using OneRow = VectorMover<kWidth, kFanOut>;
+  static_assert(OneRow::kThreads == kThreads);
 
   struct Sources {
     const std::uint8_t* row[kFanOut];  // null: no live route
@@ -153,7 +157,7 @@ struct GatherReduce {
       if (source == nullptr) continue;
       const std::uint8_t* row =
           source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
-      VectorMover<kWidth>::Copy({row, to, args.row_bytes, part}, thread, shared);
+      OneRow::Copy({row, to, args.row_bytes, part}, thread, shared);
     }
   }
 
@@ -170,7 +174,7 @@ struct GatherReduce {
   template <int kRoutes>
   EPD_HOST_DEVICE static void Add(const Sources& from, std::int64_t at, std::int64_t end,
                                   Sums* sums) {
-    Word<kWidth> word[kWords<kRoutes>][kRoutes];
+    Word<kWidth> word[kWords<kRoutes>][kRoutes] = {};  // As in VectorMover.
     EPD_UNROLL
     for (int u = 0; u < kWords<kRoutes>; ++u) {
       const std::int64_t i = at + u * kWarpThreads;
