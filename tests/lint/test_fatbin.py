@@ -19,7 +19,9 @@ def _compile(folder: pathlib.Path, report: str, ptxas_ends: int = 0) -> subproce
     """Runs it over compilers that do nothing, of which ptxas says `report`."""
     says = folder / "report"
     says.write_text(report)
-    last = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && out="$2"; shift; done; echo ".version 9.0" >"$out"'
+    last = (
+        'while [ $# -gt 0 ]; do [ "$1" = -o ] && out="$2"; shift; done; echo ".version 9.0" >"$out"'
+    )
     for name, text in (
         ("nvcc", last),
         ("ptxas", f"cat {says} >&2; {last}; exit {ptxas_ends}"),
