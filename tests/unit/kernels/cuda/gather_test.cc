@@ -137,6 +137,28 @@ TEST(GatherTest, RandomExchangesMatchTheReference) {
   }
 }
 
+// Rows of several rounds of a warp, whole ones and parts.
+TEST(GatherTest, TokensOfOneRouteMatchTheReference) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    Random random(seed);
+    reference::Problem problem;
+    problem.num_ranks = 2;
+    problem.num_experts = 3;
+    problem.top_k = 1;
+    problem.max_tokens = 64;
+    problem.owner = {0, 1, 1};
+    problem.topk.resize(2);
+    for (std::vector<std::int64_t>& topk : problem.topk) {
+      topk.resize(seed < 6 ? 64 : 3);
+      for (std::int64_t& expert : topk) expert = Uniform(random, -1, 2);
+    }
+    const DataType type = kTypes[seed % 3];
+    const std::uint64_t row_bytes = seed % 2 == 0 ? 8992 : 16400;
+    SCOPED_TRACE(Describe(problem, seed) + " row_bytes=" + std::to_string(row_bytes));
+    ExpectLikeReference(problem, Plans(problem), type, row_bytes, 128, random);
+  }
+}
+
 // -0 and -0 is -0; a sum that began with +0 would lose the sign.
 TEST(GatherTest, SumsBeginWithTheFirstRow) {
   reference::Problem problem;
