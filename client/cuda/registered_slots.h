@@ -15,10 +15,13 @@ namespace epd::client {
 Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code);
 
 // Registered once for each session, whichever groups use it; unregistered with the last of them.
-// Create and the last release need the device's context current and nothing pending in its streams.
+// Create and the last release need the device's context current and nothing pending in its streams. The driver pins and
+// unpins the whole segment meanwhile: sessions wait for each other nowhere.
 class RegisteredSlots {
  public:
   // `pool` keeps its segment mapped while anybody holds it, also when the session has ended.
+  //   FAILED_PRECONDITION  the driver refuses the segment
+  //   DEADLINE_EXCEEDED    another thread has not registered it in time, or not unregistered it, which was its last holder
   static Status Create(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool,
                        std::shared_ptr<RegisteredSlots>* slots);
   ~RegisteredSlots();
@@ -35,11 +38,14 @@ class RegisteredSlots {
   SlotPool& pool() { return *pool_; }
 
  private:
-  RegisteredSlots(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool)
-      : driver_(driver), pool_(std::move(pool)) {}
+  class Release;
+  struct Known;
+  RegisteredSlots(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool);
+  Status Register();
 
   const cuda::DriverTable& driver_;
   const std::shared_ptr<SlotPool> pool_;
+  const std::shared_ptr<Release> release_;
   cuda::DevicePointer first_ = 0;
 };
 
