@@ -13,7 +13,10 @@
  *   epd_stream_remove_site(site);
  *   epd_stream_close(streams);
  *
- * What is put into a stream holds constants only, so it may be captured into a graph and replayed. An operation that
+ * Start the program with CUDA_DEVICE_MAX_CONNECTIONS=32, which CUDA reads when it begins: with the default, 8, more streams than
+ * hardware queues wait for each other, and one that waits for other ranks may hold up the one that they wait for.
+ *
+ * What is captured into a graph holds constants only, so it may be replayed. An operation that
  * fails leaves zeros on every rank, and epd_stream_check and the next epd_stream_put say why. Structs, errors and threads
  * are as in epd_client.h. CUDA's types stand as void*: nothing here needs its headers.
  */

@@ -2,13 +2,15 @@
 
 #include <pthread.h>
 
-#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 
+#include "client/cuda/beside_captures.h"
 #include "client/cuda/device_kernels.h"
 #include "client/cuda/waited_use.h"
 #include "kernels/cuda/driver/device_shape.h"
+#include "kernels/cuda/driver/sticky_errors.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
 
@@ -17,18 +19,17 @@ namespace {
 
 // How often the thread looks whether it is still needed.
 constexpr std::chrono::milliseconds kLook{100};
-// ... and whether the device is idle, while a daemon stops.
+// ... and whether the streams have ended what they had, while a daemon stops.
 constexpr std::chrono::milliseconds kStopLook{2};
+// Replays of graphs come from nobody knows where. Those that come closer than this behind each other end, for so long.
+constexpr std::chrono::milliseconds kReplayPause{200};
+constexpr std::chrono::seconds kReplayLimit{2};
 // For so long a worker or epd may end the uses of a group that is over: they say more about the cause.
 constexpr std::chrono::milliseconds kAnswerDelay{200};
 // How often it ends uses that nobody else answers.
 constexpr std::chrono::milliseconds kGuardPeriod{1};
-// XLA keeps an executable until its executions have ended; a site's slots are taken back this long after.
-constexpr std::chrono::seconds kQuiet{1};
 // For mapping the staging of a group that is READY.
 constexpr std::chrono::seconds kMapDeadline{60};
-// CUDA_ERROR_STREAM_CAPTURE_*: other streams may work. After any other error nothing does.
-bool IsCapturing(cuda::Result code) { return code >= 900 && code <= 908; }
 // As a worker, or who speaks for one, refuses what would begin while a group ends.
 bool IsRefusal(Code code) {
   return code == Code::kFailedPrecondition || code == Code::kUnavailable;
@@ -47,9 +48,12 @@ StreamGroup::StreamGroup(const StreamGroupArgs& args)
 StreamGroup::~StreamGroup() {
   if (!retained_) return;
   // The thread has ended, or never began: the device does nothing for this group any more.
+  const BesideCaptures beside(driver_);
   driver_.context_set_current(context_);
   scratch_.Free();
   carried_plans_.reset();
+  progress_.reset();
+  if (probe_ != nullptr) driver_.event_destroy(probe_);
   regions_.Unmap();
   kernels_.reset();
   slots_.reset();
@@ -90,6 +94,7 @@ Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadli
 }
 
 Status StreamGroup::SetUp(const Formation& formation) {
+  const BesideCaptures beside(driver_);
   if (!driver_.has_stream_memory_operations()) {
     return MakeStatus(Code::kFailedPrecondition,
                       "the driver has no stream memory operations, with which calls wait on a "
@@ -106,13 +111,17 @@ Status StreamGroup::SetUp(const Formation& formation) {
   if (!bad.empty()) return {Code::kInvalidArgument, bad};
   if (Status s = LoadKernels(driver_, args_.image, args_.device, &kernels_); !s.ok()) return s;
   if (Status s = RegisteredSlots::Create(driver_, args_.slots, &slots_); !s.ok()) return s;
+  const uint32_t num_slots = slots_->pool().view().num_slots();
+  if (Status s = StreamProgress::Make(driver_, num_slots, &progress_); !s.ok()) return s;
+  code = driver_.event_create(&probe_, cuda::kEventDisableTiming);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuEventCreate", code);
   if (const PlanIds& carried = formation.carried_plans; carried.group_id != 0) {
     const RoutingSpec largest = formation.Routing(MaxTopKOf(formation), 1);
     const Status made = CarriedPlans::Make(driver_, carried, formation.plan_ids,
                                            RoutingPlanBytes(largest), &carried_plans_);
     if (!made.ok()) return made;
   }
-  return scratch_.Make(formation, slots_->pool().view().num_slots());
+  return scratch_.Make(formation, num_slots);
 }
 
 RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
@@ -123,14 +132,15 @@ RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
 
 Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* out) {
   std::unique_ptr<StreamSite> site;
-  if (Status s = StreamSite::Create(slots_, call, &site); !s.ok()) return InPlace(std::move(s));
+  if (Status s = StreamSite::Create(slots_, *progress_, call, &site); !s.ok())
+    return InPlace(std::move(s));
   MutexLock lock(mutex_);
   int scratch = -1;
   if (Status s = scratch_.Take(call, &scratch); !s.ok()) return InPlace(std::move(s));
   if (adopted_) site->Enter(*formation_);
   if (quiet_) site->Forget();
   *out = std::make_unique<HeldSite>(shared_from_this(), site.get(), scratch);
-  sites_.push_back({.site = std::move(site)});
+  sites_.Add(std::move(site));
   return {};
 }
 
@@ -156,7 +166,7 @@ Status StreamGroup::PutUse(const HeldSite& held, const StreamBuffers& buffers,
   MutexLock lock(mutex_);
   if (Status s = AwaitOpen(Clock::now() + kMapDeadline); !s.ok()) return s;
   const RoutingSpec spec = Routing(call);
-  StreamSite::Surroundings around{driver_, *kernels_, shape_, spec, {}, {}};
+  StreamSite::Surroundings around{driver_, *kernels_, shape_, captured, spec, {}, {}};
   if (MovesOwnRows(call, formation_->spec)) {
     around.own = scratch_.OwnPlaces(spec, held.scratch_, held.site_->number());
     around.own->region = region_;
@@ -217,10 +227,7 @@ void StreamGroup::Note(Status failure) {
 
 Status StreamGroup::Check() {
   MutexLock lock(mutex_);
-  for (const Owned& owned : sites_) {
-    Status failed = owned.site->TakeFailure();
-    if (!failed.ok()) Note(std::move(failed));
-  }
+  if (Status failed = sites_.TakeFailure(); !failed.ok()) Note(std::move(failed));
   Status first = std::move(failure_);
   failure_ = {};
   return InPlace(std::move(first));
@@ -230,11 +237,7 @@ void StreamGroup::Retire(StreamSite* site, int scratch) {
   MutexLock lock(mutex_);
   Status failed = site->TakeFailure();
   if (!failed.ok()) Note(std::move(failed));
-  for (Owned& owned : sites_) {
-    if (owned.site.get() != site) continue;
-    owned.retired = true;
-    owned.quiet_since = Clock::now();
-  }
+  sites_.Retire(*site, Clock::now());
   scratch_.GiveBack(site->call(), scratch);
   changed_.NotifyAll();
 }
@@ -258,16 +261,12 @@ bool StreamGroup::Finished() {
 
 void StreamGroup::ReleaseRetired() {
   MutexLock lock(mutex_);
-  const Clock::time_point now = Clock::now();
-  std::erase_if(sites_, [&](Owned& owned) {
-    if (!owned.retired) return false;
-    if (owned.site->open()) owned.quiet_since = now;
-    return now - owned.quiet_since >= kQuiet;
-  });
+  sites_.ReleaseRetired(Clock::now());
 }
 
 void StreamGroup::Run() {
   pthread_setname_np(pthread_self(), "epd-streams");
+  const BesideCaptures beside(driver_);
   driver_.context_set_current(context_);
   uint64_t last = 0;
   while (!Finished()) {
@@ -305,59 +304,68 @@ void StreamGroup::Adopt(const Formation& formation) {
     region_ = regions_.own(formation);
     adopted_ = true;
     open_ = true;
-    for (Owned& owned : sites_) owned.site->Enter(*formation_);
+    sites_.Enter(*formation_);
   } else {
     Note(mapped);
   }
   changed_.NotifyAll();
 }
 
-void StreamGroup::AwaitDevice() const {
+bool StreamGroup::IsContextGone() const { return cuda::IsSticky(driver_.event_query(probe_)); }
+
+void StreamGroup::UnmapStaging() {
+  const BesideCaptures beside(driver_);
   driver_.context_set_current(context_);
-  while (IsCapturing(driver_.context_synchronize())) std::this_thread::sleep_for(kGuardPeriod);
+  const auto may_touch = [this] {
+    MutexLock lock(mutex_);
+    return !sites_.HavePutsEnded() || sites_.AreReplaying();
+  };
+  while (may_touch() && !IsContextGone()) std::this_thread::sleep_for(kGuardPeriod);
+  regions_.Unmap();
 }
 
 // What streams have in them cannot be refused and made again, so it ends first: the worker goes on for as long as any slot
-// is armed by a stream.
+// is armed by a stream. If it does not end, the group's end ends what it waits for.
 void StreamGroup::FollowStop() {
+  const bool gone = IsContextGone();
+  const Clock::time_point now = Clock::now();
   MutexLock lock(mutex_);
   if (!std::exchange(stops_, true)) {
-    // Detached: if the device does not become idle, the group's end ends what it waits for.
-    std::thread([self = shared_from_this()] {
-      self->AwaitDevice();
-      self->idle_ = true;
-    }).detach();
+    sites_.NotePuts();
+    stops_since_ = now;
+    last_replay_ = now;
   }
-  if (!idle_ || std::exchange(quiet_, true)) return;
-  for (Owned& owned : sites_) {
-    owned.site->Forget();
-    owned.site->Ring();
-  }
+  if (quiet_) return;
+  if (sites_.AreReplaying()) last_replay_ = now;
+  const bool no_replays = !sites_.HaveCaptured() || now - last_replay_ >= kReplayPause ||
+                          now - stops_since_ >= kReplayLimit;
+  if (!(sites_.HavePutsEnded() && no_replays) && !gone) return;
+  quiet_ = true;
+  sites_.Forget();
 }
 
 // The formation is over, and nothing of it may be read or written when epd hears of that. Every use
-// ends, answered ABORTED; if nobody is left to answer, this thread does.
+// ends, answered ABORTED; if nobody is left to answer, this thread does. Unmapping may wait for whatever streams have in them.
 void StreamGroup::Drain() {
   {
     MutexLock lock(mutex_);
     open_ = false;
+    sites_.NotePuts();
+    sites_.Leave();
   }
-  std::atomic<bool> idle = false;
-  std::thread waiter([&] {
-    AwaitDevice();
-    idle = true;
+  std::atomic<bool> unmapped = false;
+  std::thread unmapping([&] {
+    UnmapStaging();
+    unmapped = true;
   });
-  while (!idle) {
+  while (!unmapped) {
     std::this_thread::sleep_for(kGuardPeriod);
     const Status lost = args_.lost();
     if (lost.ok()) continue;
     MutexLock lock(mutex_);
-    for (Owned& owned : sites_) {
-      if (owned.site->EndOpen(Code::kUnavailable)) Note(lost);
-    }
+    if (sites_.EndOpen(Code::kUnavailable)) Note(lost);
   }
-  waiter.join();
-  regions_.Unmap();
+  unmapping.join();
 }
 
 void StreamGroup::Guard(const Status& cause) {
@@ -378,9 +386,7 @@ void StreamGroup::Guard(const Status& cause) {
   while (!Finished()) {
     {
       MutexLock lock(mutex_);
-      for (Owned& owned : sites_) {
-        if (owned.site->EndOpen(cause.code) && !owned.site->waited()) Note(failure);
-      }
+      if (sites_.EndOpen(cause.code)) Note(failure);
     }
     ReleaseRetired();
     std::this_thread::sleep_for(kGuardPeriod);

@@ -4,16 +4,16 @@
 //
 //   READY       maps the staging at its fixed address (with the client executor that of all ranks), then
 //               lets the sites speak for the formation
-//   re-formed   waits until the device is idle (every use is answered ABORTED, nothing copies), tells epd that
-//               the group is drained, and waits for READY
-//   stops       a node's daemon stops in order: what streams have in them ends; a call that is put from now on is waited for,
-//               so that it can be refused and put again, in the group that goes on for this one
+//   re-formed   waits until what was put has ended, and no replay of a graph is in a use (every use is answered ABORTED,
+//               nothing copies), unmaps the staging, tells epd that the group is drained, and waits for READY. A replay may
+//               begin meanwhile: what it announces is refused, and its kernels look at the answer before they touch staging
+//   stops       a node's daemon stops in order: what was put ends, and replays that come one behind the other; a call that is
+//               put from now on is waited for, so that it can be refused and put again, in the group that goes on for this one
 //   over        nobody answers any more: ends whatever streams still arm, until the last site is gone
 //
 // Sites may be dropped before, after or without Close. The group lives until both have happened.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,10 +25,11 @@
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
 #include "client/cuda/carried_plans.h"
+#include "client/cuda/owned_sites.h"
 #include "client/cuda/registered_slots.h"
+#include "client/cuda/stream_progress.h"
 #include "client/cuda/stream_region_maps.h"
 #include "client/cuda/stream_scratch.h"
-#include "client/cuda/stream_site.h"
 #include "kernels/cuda/driver/kernel_module.h"
 
 namespace epd::client {
@@ -76,8 +77,7 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   //   RESOURCE_EXHAUSTED  slots, or prepares
   Status AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* site);
 
-  // Puts one use of the site into the stream: constants only, the same at every use, so that it may be
-  // captured and replayed. Waits for no device and no rank, but while the group is being formed anew for READY:
+  // Puts one use of the site into the stream. What is captured is constants only, so it may be replayed. Waits for no device and no rank, but while the group is being formed anew for READY:
   // nothing but replays is in the streams while staging is mapped. While a node's daemon stops in order it waits for the call's
   // end; a call that the group has refused, or that came when it had ended, has happened on no rank, and the status is
   // `resumable`: it may be put again once the group was joined again. Of a plan that was carried over from there see
@@ -111,7 +111,10 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   bool Finished();
   void Adopt(const Formation& formation);
   void Drain();
-  void AwaitDevice() const;
+  // Until all is over that may touch the staging, which is then unmapped.
+  void UnmapStaging();
+  // No stream of the context runs anything any more.
+  bool IsContextGone() const;
   void FollowStop();
   // After a use that was put while a node's daemon stops in order.
   Status FinishUse(StreamSite& site, cuda::Stream stream);
@@ -134,7 +137,9 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   StreamRegionMaps regions_;
   StreamScratch scratch_;
   std::unique_ptr<CarriedPlans> carried_plans_;  // Null: there are none.
-  std::atomic<bool> idle_ = false;               // Since stops_: the device has ended what it had.
+  std::unique_ptr<StreamProgress> progress_;
+  cuda::Event probe_ =
+      nullptr;  // Never recorded: all that the driver says of it is of the context.
 
   Mutex mutex_;
   CondVar changed_;
@@ -142,6 +147,8 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   bool adopted_ EPD_GUARDED_BY(mutex_) = false;
   bool open_ EPD_GUARDED_BY(mutex_) = false;   // Adopted, and not being drained.
   bool stops_ EPD_GUARDED_BY(mutex_) = false;  // A node's daemon does, in order.
+  Clock::time_point stops_since_ EPD_GUARDED_BY(mutex_) = {};
+  Clock::time_point last_replay_ EPD_GUARDED_BY(mutex_) = {};  // Seen since then.
   bool quiet_ EPD_GUARDED_BY(mutex_) =
       false;  // And the worker looks at slots only where it is told to.
   Status problem_ EPD_GUARDED_BY(mutex_);  // Of the last mapping.
@@ -149,12 +156,7 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   Status failure_ EPD_GUARDED_BY(mutex_);
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
   uint8_t* region_ EPD_GUARDED_BY(mutex_) = nullptr;                   // The own one.
-  struct Owned {
-    std::unique_ptr<StreamSite> site;
-    bool retired = false;
-    Clock::time_point quiet_since = {};
-  };
-  std::vector<Owned> sites_ EPD_GUARDED_BY(mutex_);
+  OwnedSites sites_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::client

@@ -39,13 +39,18 @@ class StreamSite::Queue {
   Queue(const StreamSite::Surroundings& around, cuda::Stream stream)
       : around_(around), stream_(stream) {}
 
-  void Batch(const std::vector<cuda::BatchedOperation>& operations) {
-    // The driver's parameter is not const; it writes nothing.
-    std::vector<cuda::BatchedOperation> copy = operations;
-    Note("cuStreamBatchMemOp", [&] {
-      return around_.driver.stream_batch(stream_, static_cast<unsigned>(copy.size()), copy.data(),
-                                         0);
-    });
+  // By value: the driver's parameter is not const.
+  void Batch(std::vector<cuda::BatchedOperation> operations) {
+    Note("cuStreamBatchMemOp", [&] { return PutBatch(operations); });
+  }
+  // Puts the last operations: `arms`, and `over` also where something before has been refused, since what is in the stream
+  // ends all the same. False: the driver refuses that, too.
+  bool End(std::vector<cuda::BatchedOperation> arms, const cuda::BatchedOperation& over) {
+    if (code_ != cuda::kSuccess) arms.clear();
+    arms.push_back(over);
+    const cuda::Result code = PutBatch(arms);
+    Note("cuStreamBatchMemOp", [&] { return code; });
+    return code == cuda::kSuccess;
   }
   void Launch(const cuda::LaunchList& list) {
     Note("cuLaunchKernel", [&] { return around_.kernels.Put(list, stream_); });
@@ -70,6 +75,10 @@ class StreamSite::Queue {
   }
 
  private:
+  cuda::Result PutBatch(std::vector<cuda::BatchedOperation>& operations) {
+    return around_.driver.stream_batch(stream_, static_cast<unsigned>(operations.size()),
+                                       operations.data(), 0);
+  }
   template <typename Do>
   void Note(const char* call, Do act) {
     if (code_ != cuda::kSuccess) return;
@@ -83,8 +92,8 @@ class StreamSite::Queue {
   const char* call_ = "";
 };
 
-Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, StreamCall call,
-                          std::unique_ptr<StreamSite>* out) {
+Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, const StreamProgress& progress,
+                          StreamCall call, std::unique_ptr<StreamSite>* out) {
   call.alignment = std::max<uint32_t>(call.alignment, 1);
   std::unique_ptr<StreamSite> site(new StreamSite(std::move(slots), std::move(call)));
   site->indices_ = site->slots_->pool().AcquireOfOneGroup(kNumSteps);
@@ -97,12 +106,14 @@ Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, StreamCall cal
                       site->slots_->pool().view().num_slots(), kNumSteps, shm::kSlotsOfGroup,
                       limits::kMaxOpSlots);
   }
-  site->Prepare();
+  site->Prepare(progress);
   *out = std::move(site);
   return {};
 }
 
-void StreamSite::Prepare() {
+void StreamSite::Prepare(const StreamProgress& progress) {
+  progress_ = progress.Of(number());
+  progress_.Clear();
   for (int step = 0; step < kNumSteps; ++step) {
     shm::Slot& slot = SlotOf(step);
     slot.request = {};
@@ -183,6 +194,14 @@ void StreamSite::Enter(const Formation& formation) {
   entered_ = true;
 }
 
+// A stream says that it is in a replay before it arms. So where the old number was read, what was said can be seen behind
+// this fence; else the number is of no formation.
+void StreamSite::Leave() {
+  uint64_t& number = SlotOf(0).request.formation;
+  std::atomic_ref<uint64_t>(number).store(0, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
 const uint32_t* StreamSite::Done(int step) const {
   return AsPointer<const uint32_t>(WordOf(step) + sizeof(uint32_t));
 }
@@ -200,14 +219,20 @@ cuda::DevicePointer StreamSite::RequestOf(int step) const {
 }
 
 Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
-                       cuda::Stream stream) const {
+                       cuda::Stream stream) {
   Queue queue(around, stream);
   if (around.own.has_value()) {
     PutOwn(around, buffers, queue);
   } else {
     PutForWorker(around, buffers, queue);
   }
-  queue.Batch(batches_[2]);
+  // The worker sees all arms of a use that is over.
+  captured_ |= around.captured;
+  const uint32_t number = around.captured ? num_put_ : num_put_ + 1;
+  if (queue.End(batches_[2],
+                around.captured ? progress_.SetReplaying(false) : progress_.SetEnded(number))) {
+    num_put_ = number;
+  }
   return queue.status();
 }
 
@@ -227,7 +252,9 @@ void StreamSite::PutAnnounce(const Surroundings& around, const StreamBuffers& bu
 }
 
 void StreamSite::AskAndTake(int step, const Surroundings& around, Queue& queue) const {
-  queue.Batch(batches_[step]);
+  std::vector<cuda::BatchedOperation> batch = batches_[step];
+  if (step == 0 && around.captured) batch.insert(batch.begin(), progress_.SetReplaying(true));
+  queue.Batch(std::move(batch));
   cuda::UseWords* const words = WordsOf(around);
   cuda::TakeAnswer::Args args;
   args.done = Done(step);

@@ -11,18 +11,19 @@
 #include "client/cuda/rank_moves.h"
 #include "client/cuda/registered_slots.h"
 #include "client/cuda/stream_call.h"
+#include "client/cuda/stream_progress.h"
 #include "kernels/cuda/driver/driver_table.h"
 #include "kernels/cuda/driver/kernel_module.h"
 
 namespace epd::client {
 
-// The slots' requests are written here, by the CPU, once for each formation. Put then queues the same
-// bytes at every call; a captured graph replays them.
+// The slots' requests are written here, by the CPU, once for each formation. What Put then queues is the same
+// at every call but for a number behind it, which a captured graph has not; it replays the rest.
 class StreamSite {
  public:
-  // RESOURCE_EXHAUSTED: the session has no three slots left.
-  static Status Create(std::shared_ptr<RegisteredSlots> slots, StreamCall call,
-                       std::unique_ptr<StreamSite>* site);
+  // RESOURCE_EXHAUSTED: the session has no three slots left. `progress` outlives the site.
+  static Status Create(std::shared_ptr<RegisteredSlots> slots, const StreamProgress& progress,
+                       StreamCall call, std::unique_ptr<StreamSite>* site);
   // Gives the slots back. Nothing may arm them any more.
   ~StreamSite();
   StreamSite(const StreamSite&) = delete;
@@ -32,6 +33,9 @@ class StreamSite {
 
   // From now on the site's calls belong to `formation`, whose staging is mapped.
   void Enter(const Formation& formation);
+  // From now on what a replay announces is refused, whoever reads it. One that the worker may have let in before can be seen by
+  // replaying(), before the worker has seen it.
+  void Leave();
   // The worker need not look at these slots any more, unless it is told to (Ring).
   void Forget();
   // Has the worker look at what is armed. False: nothing is open.
@@ -42,13 +46,21 @@ class StreamSite {
     const cuda::DriverTable& driver;
     const cuda::KernelModule& kernels;
     const cuda::DeviceShape& device;
+    bool captured;                  // The call may be replayed, and does not run now.
     RoutingSpec spec;               // As the device reads it.
     StreamPlaces places;            // Where the worker moves the rows; else
     std::optional<RankPlaces> own;  // where this rank does.
   };
   // Queues one call. Neither waits nor allocates.
   //   INTERNAL  a driver's call failed; the text names it
-  Status Put(const Surroundings& around, const StreamBuffers& buffers, cuda::Stream stream) const;
+  Status Put(const Surroundings& around, const StreamBuffers& buffers, cuda::Stream stream);
+
+  // HavePutsEnded is about the calls that were put, and not captured, before the last NotePuts.
+  void NotePuts() { noted_ = num_put_; }
+  bool HavePutsEnded() const { return static_cast<int32_t>(progress_.ended() - noted_) >= 0; }
+  // Whether it was ever captured; and whether a stream is in a replay of it.
+  bool captured() const { return captured_; }
+  bool replaying() const { return progress_.replaying(); }
 
   // The first call that failed since the last TakeFailure; OK: none.
   Status TakeFailure();
@@ -74,7 +86,7 @@ class StreamSite {
 
   StreamSite(std::shared_ptr<RegisteredSlots> slots, StreamCall call)
       : slots_(std::move(slots)), call_(std::move(call)) {}
-  void Prepare();
+  void Prepare(const StreamProgress& progress);
   shm::Slot& SlotOf(int step) const { return slots_->pool()[indices_[static_cast<size_t>(step)]]; }
   cuda::DevicePointer WordOf(int step) const {
     return slots_->AddressOfWord(indices_[static_cast<size_t>(step)]);
@@ -96,6 +108,10 @@ class StreamSite {
   std::vector<int> indices_;  // [kNumSteps]
   bool entered_ = false;
   bool waited_ = false;
+  SiteProgress progress_;  // Prepare sets it.
+  bool captured_ = false;
+  uint32_t num_put_ = 0;  // Not captured; wraps.
+  uint32_t noted_ = 0;
   // Constants: the arm of a step, and behind those of announce and publish the wait.
   std::vector<cuda::BatchedOperation> batches_[kNumSteps];
 };

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "client/c/interrupt.h"
+#include "client/cuda/beside_captures.h"
 #include "client/cuda/registered_slots.h"
 
 namespace epd::client {
@@ -14,6 +15,7 @@ constexpr std::chrono::microseconds kLook{50};
 template <typename Look>
 Status Await(const cuda::DriverTable& driver, cuda::Stream stream, const Look& still) {
   const Interrupts interrupts;
+  const BesideCaptures beside(driver);
   while (true) {
     const cuda::Result code = driver.stream_query(stream);
     const bool more = still();  // Behind the stream's last arm, if that was it.

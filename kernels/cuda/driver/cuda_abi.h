@@ -91,6 +91,7 @@ inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr int kCaptureStatusNone = 0;
+inline constexpr int kCaptureModeRelaxed = 2;
 inline constexpr unsigned kEventDisableTiming = 2;
 
 // CUstreamBatchMemOpParams: a 48-byte union that begins with the operation.

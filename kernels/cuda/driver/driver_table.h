@@ -14,6 +14,7 @@ namespace epd::cuda {
 // Symbols are taken as they were in this version, whatever newer ones the driver has.
 inline constexpr int kDriverAbi = 12000;
 
+// Not in it is what waits for all work of a context: in a client it would end every capture of the program's.
 struct DriverTable {
   Result (*init)(unsigned flags) = nullptr;
   Result (*driver_get_version)(int* version) = nullptr;
@@ -30,7 +31,6 @@ struct DriverTable {
   Result (*primary_context_retain)(Context* context, Device device) = nullptr;
   Result (*primary_context_release)(Device device) = nullptr;
   Result (*context_set_current)(Context context) = nullptr;
-  Result (*context_synchronize)() = nullptr;  // Waits for all work in the current context.
   Result (*memory_get_free)(size_t* free, size_t* total) = nullptr;
 
   // Virtual memory management; null when the driver has none (has_virtual_memory()).
@@ -66,6 +66,8 @@ struct DriverTable {
   Result (*stream_destroy)(Stream stream) = nullptr;
   Result (*stream_query)(Stream stream) = nullptr;  // kNotReady: work is left.
   Result (*stream_is_capturing)(Stream stream, int* status) = nullptr;
+  // What the calling thread may do beside captures; gives the mode that it had.
+  Result (*thread_exchange_capture_mode)(int* mode) = nullptr;
   // Null when the driver has no stream memory operations (has_stream_memory_operations()).
   Result (*stream_batch)(Stream stream, unsigned count, BatchedOperation* operations,
                          unsigned flags) = nullptr;

@@ -1,6 +1,5 @@
 // Devices and contexts of the fake driver.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -77,6 +76,7 @@ void FakeDriver::FillTable() {
                 (Context * context, Device device), {
                   ++d.retained_;
                   d.device_ = device;
+                  if (d.retain_hook_) d.retain_hook_(device);
                   *context = reinterpret_cast<Context>(static_cast<uintptr_t>(device) + 1);
                   return kSuccess;
                 });
@@ -89,22 +89,6 @@ void FakeDriver::FillTable() {
     d.current_ = context != nullptr;
     return kSuccess;
   });
-  // Not under the lock: what ends a wait may be another thread's call.
-  table_.context_synchronize = +[]() -> Result {
-    FakeDriver& d = Get();
-    std::map<Stream, uint64_t> before;
-    {
-      std::lock_guard lock(d.mutex_);
-      if (const Result code = d.Enter("cuCtxSynchronize", kNeedsContext); code != kSuccess) {
-        return code;
-      }
-      before = d.NumPut();
-    }
-    // For preceding tasks alone: others may put more all the time.
-    while (d.RunStreams() > 0 && !d.AreDone(before)) usleep(50);
-    return kSuccess;
-  };
-  symbols_["cuCtxSynchronize"] = reinterpret_cast<void*>(table_.context_synchronize);
   EPD_FAKE_CALL(memory_get_free, "cuMemGetInfo", kNeedsContext, (size_t * free, size_t * total), {
     *free = d.machine_.device_bytes - d.used_bytes_;
     *total = d.machine_.device_bytes;

@@ -56,6 +56,7 @@ void* FakeDriver::Find(const std::string& symbol) const {
 }
 
 void FakeDriver::Fail(const std::string& symbol, Result code, int skip, int times) {
+  std::lock_guard lock(mutex_);
   failures_[symbol] = {.code = code, .skip = skip, .times = times};
 }
 
@@ -71,6 +72,10 @@ void FakeDriver::SetKernel(const std::string& name, Kernel kernel, size_t args_b
 
 void FakeDriver::OnCall(std::function<void(const std::string& symbol)> hook) {
   hook_ = std::move(hook);
+}
+
+void FakeDriver::OnRetain(std::function<void(Device device)> hook) {
+  retain_hook_ = std::move(hook);
 }
 
 void FakeDriver::RunApart() { runs_apart_ = true; }
@@ -104,20 +109,6 @@ int FakeDriver::RunLocked() {
     }
   }
   return left;
-}
-
-std::map<Stream, uint64_t> FakeDriver::NumPut() const {
-  std::map<Stream, uint64_t> num_put;
-  for (const auto& [stream, state] : streams_) num_put[stream] = state.num_put;
-  return num_put;
-}
-
-bool FakeDriver::AreDone(const std::map<Stream, uint64_t>& num_put) const {
-  std::lock_guard lock(mutex_);
-  return std::all_of(num_put.begin(), num_put.end(), [this](const auto& put) {
-    const auto found = streams_.find(put.first);
-    return found == streams_.end() || found->second.num_done() >= put.second;
-  });
 }
 
 std::vector<std::string> FakeDriver::calls() const {
@@ -236,7 +227,6 @@ Result FakeDriver::Enqueue(Stream stream, StreamOperation operation) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return 400;  // CUDA_ERROR_INVALID_HANDLE
   found->second.operations.push_back(std::move(operation));
-  ++found->second.num_put;
   RunUnlessApart();
   return kSuccess;
 }

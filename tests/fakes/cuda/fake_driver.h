@@ -43,6 +43,9 @@ struct FakeMachine {
   bool mps = false;
   bool rdma = false;         // Network cards reach memory of cuMemCreate.
   bool with_runtime = true;  // runtime_take_last_error is there.
+  // Memory is mapped and unmapped beside work in streams, as a client does: its kernels look at an answer before they touch
+  // any. What touches unmapped memory faults in any case.
+  bool maps_beside_work = false;
 };
 
 // Of the memfd that is memory of the device `home`; nothing else can be imported.
@@ -72,6 +75,8 @@ class FakeDriver {
   void SetKernel(const std::string& name, Kernel kernel, size_t args_bytes = 0);
   // Runs before each call; a test or the shared library may end the process there.
   void OnCall(std::function<void(const std::string& symbol)> hook);
+  // Runs for each context that is retained.
+  void OnRetain(std::function<void(Device device)> hook);
 
   // Puts an operation of somebody else (a communicator) into a stream. It is asked again until it is
   // through; whoever is at the other end may never come, so nothing may wait for the device meanwhile.
@@ -119,12 +124,7 @@ class FakeDriver {
   };
   struct StreamState {
     std::deque<StreamOperation> operations;
-    uint64_t num_put = 0;
-    uint64_t num_done() const { return num_put - operations.size(); }
   };
-  // How many operations each stream was given, under mutex_; and whether so many are done.
-  std::map<Stream, uint64_t> NumPut() const;
-  bool AreDone(const std::map<Stream, uint64_t>& num_put) const;
   struct FunctionState {
     std::string name;
     unsigned max_shared_bytes = 48 << 10;  // Dynamic; more of it only where it was asked for.
@@ -155,6 +155,9 @@ class FakeDriver {
   Result Enter(const char* symbol, unsigned rules);
   Result Injected(const std::string& symbol);
   void Violation(const std::string& symbol, const std::string& what);
+  unsigned MappingRules(unsigned rules) const {
+    return machine_.maps_beside_work ? unsigned{kNeedsContext} : kNeedsContext | rules;
+  }
   int RunLocked();
   void RunUnlessApart() {
     if (!runs_apart_) RunLocked();
@@ -170,6 +173,7 @@ class FakeDriver {
   std::map<std::string, void*> symbols_;
   mutable std::recursive_mutex mutex_;
   std::function<void(const std::string&)> hook_;
+  std::function<void(Device)> retain_hook_;
   std::function<void(const std::string&)> violation_hook_;
   bool runs_apart_ = false;
   std::map<std::string, Failure> failures_;

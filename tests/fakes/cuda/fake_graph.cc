@@ -1,9 +1,11 @@
 #include "tests/fakes/cuda/fake_graph.h"
 
-#include <atomic>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include "kernels/cuda/launch.h"
 
@@ -13,16 +15,50 @@ namespace {
 constexpr Result kCaptureUnsupported = 900;
 constexpr Result kCaptureInvalidated = 901;
 constexpr int kCaptureStatusActive = 1;
+constexpr int kCaptureModeGlobal = 0;
+
+struct Capture {
+  FakeGraph::Calls calls;
+  bool valid = true;
+};
 
 const DriverTable* real = nullptr;
-thread_local FakeGraph::Calls* capture = nullptr;
-std::atomic<int> num_captures = 0;
+std::mutex captures_mutex;
+std::set<Capture*> captures;
+thread_local Capture* own = nullptr;
+thread_local int mode = kCaptureModeGlobal;
 std::mutex names_mutex;
 std::map<Function, size_t> args_bytes;
 
+// Whether there were any.
+bool EndCaptures() {
+  std::lock_guard lock(captures_mutex);
+  for (Capture* capture : captures) capture->valid = false;
+  return !captures.empty();
+}
+
+Result ExchangeMode(int* other) {
+  std::swap(mode, *other);
+  return kSuccess;
+}
+
+// A call that no capture sees.
+template <auto Member, typename... Arguments>
+Result Unseen(Arguments... arguments) {
+  if (mode != kCaptureModeRelaxed && EndCaptures()) return kCaptureUnsupported;
+  return (real->*Member)(arguments...);
+}
+
+template <auto Member, typename... Arguments>
+void Guard(DriverTable& table, Result (*there)(Arguments...)) {
+  if (there != nullptr) table.*Member = &Unseen<Member, Arguments...>;
+}
+
 Result Put(std::function<Result(Stream)> call, Stream stream) {
-  if (capture == nullptr) return call(stream);
-  capture->push_back(std::move(call));
+  if (own == nullptr) return call(stream);
+  std::lock_guard lock(captures_mutex);
+  if (!own->valid) return kCaptureInvalidated;
+  own->calls.push_back(std::move(call));
   return kSuccess;
 }
 
@@ -72,55 +108,70 @@ Result LaunchKernel(Function function, unsigned gx, unsigned gy, unsigned gz, un
       stream);
 }
 
-// What would wait for the device or make memory ends a capture.
-Result NoMemory(DevicePointer* address, size_t bytes) {
-  if (capture != nullptr) return kCaptureInvalidated;
-  return real->memory_allocate(address, bytes);
-}
-
 Result IsCapturing(Stream, int* status) {
-  *status = capture != nullptr ? kCaptureStatusActive : kCaptureStatusNone;
+  *status = own != nullptr ? kCaptureStatusActive : kCaptureStatusNone;
   return kSuccess;
 }
 
-// What asks how far a stream is while it is captured ends the capture.
+// How far a stream is that is captured nobody may ask, in any mode.
 Result Query(Stream stream) {
-  return capture != nullptr ? kCaptureInvalidated : real->stream_query(stream);
-}
-
-// CUDA's documentation of cuCtxSynchronize and of captures: nothing may wait for a context that captures.
-Result Synchronize() {
-  return num_captures > 0 ? kCaptureUnsupported : real->context_synchronize();
+  if (own == nullptr) return Unseen<&DriverTable::stream_query>(stream);
+  EndCaptures();
+  return kCaptureInvalidated;
 }
 
 }  // namespace
+
+#define EPD_FAKE_UNSEEN(member) Guard<&DriverTable::member>(table_, driver.member)
 
 FakeGraph::FakeGraph(const DriverTable& driver) : driver_(driver), table_(driver) {
   real = &driver_;
   table_.stream_batch = &Batch;
   table_.stream_is_capturing = &IsCapturing;
-  table_.stream_query = &Query;
+  table_.thread_exchange_capture_mode = &ExchangeMode;
   table_.copy_async = &Copy;
   table_.fill_async = &Fill;
   table_.module_get_function = &GetFunction;
   table_.launch_kernel = &LaunchKernel;
-  table_.memory_allocate = &NoMemory;
-  table_.context_synchronize = &Synchronize;
+  EPD_FAKE_UNSEEN(memory_create);
+  EPD_FAKE_UNSEEN(memory_release);
+  EPD_FAKE_UNSEEN(memory_import);
+  EPD_FAKE_UNSEEN(address_reserve);
+  EPD_FAKE_UNSEEN(address_free);
+  EPD_FAKE_UNSEEN(memory_map);
+  EPD_FAKE_UNSEEN(memory_unmap);
+  EPD_FAKE_UNSEEN(memory_set_access);
+  EPD_FAKE_UNSEEN(memory_allocate);
+  EPD_FAKE_UNSEEN(memory_free);
+  EPD_FAKE_UNSEEN(ipc_open_handle);
+  EPD_FAKE_UNSEEN(ipc_close_handle);
+  EPD_FAKE_UNSEEN(host_register);
+  EPD_FAKE_UNSEEN(host_unregister);
+  EPD_FAKE_UNSEEN(stream_create);
+  EPD_FAKE_UNSEEN(stream_destroy);
+  EPD_FAKE_UNSEEN(event_create);
+  EPD_FAKE_UNSEEN(event_destroy);
+  EPD_FAKE_UNSEEN(event_query);
+  EPD_FAKE_UNSEEN(module_load);
+  EPD_FAKE_UNSEEN(module_unload);
+  table_.stream_query = &Query;
 }
+
+#undef EPD_FAKE_UNSEEN
 
 FakeGraph::~FakeGraph() { real = nullptr; }
 
 void FakeGraph::Begin() {
-  capture = new Calls;
-  ++num_captures;
+  own = new Capture;
+  std::lock_guard lock(captures_mutex);
+  captures.insert(own);
 }
 
 FakeGraph::Calls FakeGraph::End() {
-  Calls calls = std::move(*capture);
-  delete capture;
-  capture = nullptr;
-  --num_captures;
-  return calls;
+  const std::unique_ptr<Capture> ended(std::exchange(own, nullptr));
+  std::lock_guard lock(captures_mutex);
+  captures.erase(ended.get());
+  return ended->valid ? std::move(ended->calls) : Calls();
 }
 
 Result FakeGraph::Replay(const Calls& calls, Stream stream) {

@@ -1,5 +1,5 @@
 // What a stream capture does, over the table of a driver: calls are remembered in place of made, and
-// made again at each replay, with the bytes that they had. Memory cannot be allocated meanwhile.
+// made again at each replay, with the bytes that they had. What a capture does not allow ends it.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,11 @@
 namespace epd::cuda {
 
 // One at a time per process.
+//
+// Captures are of the default mode, the strictest. By CUDA's documentation of cuThreadExchangeStreamCaptureMode a call that a
+// capture would not see, such as an allocation or a look at a stream, is then an error on every thread that is not in the
+// relaxed mode, and ends the capture. What waits for a context does so in any mode: so says cuCtxRecordEvent's, and so do drivers at
+// cudaDeviceSynchronize (ROCm/rocm-systems, pull request 4508, has a table of what they did); the driver's table has no such call.
 class FakeGraph {
  public:
   explicit FakeGraph(const DriverTable& driver);
@@ -19,7 +24,8 @@ class FakeGraph {
   const DriverTable& table() const { return table_; }
 
   using Calls = std::vector<std::function<Result(Stream)>>;
-  // What this thread puts into streams from now on goes into the graph that End returns.
+  // What this thread puts into streams from now on goes into the graph that End returns, which is empty if the capture
+  // has been ended meanwhile.
   void Begin();
   Calls End();
   // The first call's error, or kSuccess.

@@ -116,7 +116,7 @@ void FakeDriver::FillMemoryCalls() {
                   return kSuccess;
                 });
   EPD_FAKE_CALL(
-      memory_map, "cuMemMap", kNeedsContext | kMayBlock,
+      memory_map, "cuMemMap", d.MappingRules(kMayBlock),
       (DevicePointer address, size_t bytes, size_t offset, MemoryHandle handle, uint64_t), {
         const auto reserved = d.reserved_.find(address);
         const auto memory = d.handles_.find(handle);
@@ -136,7 +136,7 @@ void FakeDriver::FillMemoryCalls() {
                               .imported = memory->second.imported};
         return kSuccess;
       });
-  EPD_FAKE_CALL(memory_unmap, "cuMemUnmap", kNeedsContext | kMayBlock | kTakesAway,
+  EPD_FAKE_CALL(memory_unmap, "cuMemUnmap", d.MappingRules(kMayBlock | kTakesAway),
                 (DevicePointer address, size_t bytes), {
                   const auto found = d.mapped_.find(address);
                   if (found == d.mapped_.end() || found->second.bytes != bytes) {
@@ -151,7 +151,7 @@ void FakeDriver::FillMemoryCalls() {
                   d.mapped_.erase(found);
                   return kSuccess;
                 });
-  EPD_FAKE_CALL(memory_set_access, "cuMemSetAccess", kNeedsContext | kMayBlock,
+  EPD_FAKE_CALL(memory_set_access, "cuMemSetAccess", d.MappingRules(kMayBlock),
                 (DevicePointer address, size_t bytes, const AccessDescription* access, size_t), {
                   const auto found = d.mapped_.find(address);
                   const bool writes = access->flags == kAccessReadWrite;

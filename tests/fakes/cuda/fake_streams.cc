@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "tests/fakes/cuda/fake_call.h"
 
@@ -46,7 +47,7 @@ void FakeDriver::FillSharingCalls() {
                   std::memcpy(handle->bytes, &shared, sizeof shared);
                   return kSuccess;
                 });
-  EPD_FAKE_CALL(ipc_open_handle, "cuIpcOpenMemHandle", kNeedsContext | kMayBlock,
+  EPD_FAKE_CALL(ipc_open_handle, "cuIpcOpenMemHandle", d.MappingRules(kMayBlock),
                 (DevicePointer * address, IpcHandle handle, unsigned), {
                   Shared shared = {};
                   std::memcpy(&shared, handle.bytes, sizeof shared);
@@ -63,7 +64,7 @@ void FakeDriver::FillSharingCalls() {
                       .bytes = bytes, .fd = fd, .accessible = true, .opened = true};
                   return kSuccess;
                 });
-  EPD_FAKE_CALL(ipc_close_handle, "cuIpcCloseMemHandle", kNeedsContext | kMayBlock | kTakesAway,
+  EPD_FAKE_CALL(ipc_close_handle, "cuIpcCloseMemHandle", d.MappingRules(kMayBlock | kTakesAway),
                 (DevicePointer address), {
                   const auto found = d.mapped_.find(address);
                   if (found == d.mapped_.end() || !found->second.opened) return kInvalidValue;
@@ -126,6 +127,12 @@ void FakeDriver::FillStreamCalls() {
                 (Stream stream, int* status), {
                   if (!d.streams_.contains(stream)) return kInvalidValue;
                   *status = kCaptureStatusNone;
+                  return kSuccess;
+                });
+  EPD_FAKE_CALL(thread_exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", kFree,
+                (int* mode), {
+                  static thread_local int current = 0;
+                  std::swap(current, *mode);
                   return kSuccess;
                 });
   EPD_FAKE_CALL(stream_batch, "cuStreamBatchMemOp", kNeedsContext,

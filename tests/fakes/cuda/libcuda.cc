@@ -6,6 +6,7 @@
 // where it looks for what is to happen next, and takes the file away: "poison" (a kernel's illegal access),
 // "stall" (streams stop for good), of any device, or of the process that works on device 1 "poison.1";
 // and where it writes each broken rule, into "violations", and the name of each kernel that a process has run, into "launched".
+#include <errno.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -39,6 +40,8 @@ std::map<std::string, std::string> Words() {
   return words;
 }
 
+bool IsWorker() { return std::strcmp(program_invocation_short_name, "epd-worker") == 0; }
+
 FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
   const auto number = [&words](const char* name, int otherwise) {
     const auto found = words.find(name);
@@ -66,6 +69,7 @@ FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
   }
   machine.mps = number("mps", 0) != 0;
   machine.with_runtime = false;
+  machine.maps_beside_work = !IsWorker();
   return machine;
 }
 

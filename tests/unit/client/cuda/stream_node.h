@@ -84,7 +84,7 @@ class StreamNode {
 
   const Executor executor_;
   const bool drop_on_overflow_;
-  cuda::FakeDriver driver_;
+  cuda::FakeDriver driver_{{.maps_beside_work = true}};
   cuda::FakeGraph graph_;
   std::atomic<bool> stop_pump_ = false;
   std::mutex pumping_;

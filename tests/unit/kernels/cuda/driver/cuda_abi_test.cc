@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "daemon/backend/cuda/members/nccl_table.h"
+#include "kernels/cuda/driver/sticky_errors.h"
 
 #if __has_include(<cuda.h>)
 #include <cuda.h>
@@ -87,6 +90,37 @@ TEST(CudaAbi, ConstantsAreThoseOfTheHeader) {
   EXPECT_EQ(kWaitGreaterOrEqual, unsigned{CU_STREAM_WAIT_VALUE_GEQ});
   EXPECT_EQ(kWaitEqual, unsigned{CU_STREAM_WAIT_VALUE_EQ});
   EXPECT_EQ(kWriteDefault, unsigned{CU_STREAM_WRITE_VALUE_DEFAULT});
+  EXPECT_EQ(kCaptureStatusNone, CU_STREAM_CAPTURE_STATUS_NONE);
+  EXPECT_EQ(kCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+
+TEST(CudaAbi, NoContextOutlivesItsStickyErrorsAndEachOutlivesTheOthers) {
+  // Those in numbers are newer than some headers.
+  const Result sticky[] = {CUDA_ERROR_DEINITIALIZED,
+                           CUDA_ERROR_ECC_UNCORRECTABLE,
+                           CUDA_ERROR_NVLINK_UNCORRECTABLE,
+                           Result{226},
+                           CUDA_ERROR_ILLEGAL_ADDRESS,
+                           CUDA_ERROR_LAUNCH_TIMEOUT,
+                           CUDA_ERROR_CONTEXT_IS_DESTROYED,
+                           CUDA_ERROR_ASSERT,
+                           CUDA_ERROR_HARDWARE_STACK_ERROR,
+                           CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                           CUDA_ERROR_MISALIGNED_ADDRESS,
+                           CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                           CUDA_ERROR_INVALID_PC,
+                           CUDA_ERROR_LAUNCH_FAILED,
+                           Result{721},
+                           Result{810},
+                           Result{911}};
+  EXPECT_TRUE(std::equal(std::begin(sticky), std::end(sticky), std::begin(kStickyErrors),
+                         std::end(kStickyErrors)));
+  for (const Result code : sticky) EXPECT_TRUE(IsSticky(code)) << code;
+  for (const Result code : {CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_CONTEXT,
+                            CUDA_ERROR_NOT_READY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                            CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUDA_ERROR_UNKNOWN}) {
+    EXPECT_FALSE(IsSticky(code)) << code;
+  }
 }
 #endif
 

@@ -1,0 +1,185 @@
+// Goal: the staging of a formation that is over stays mapped for exactly as long as a use may touch it, wherever in the use
+// its stream is, and whatever else streams do; a daemon that stops in order waits for what is in the streams; and no thread of a
+// group ends a capture of somebody else's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/unit/client/cuda/stream_group_fixture.h"
+
+namespace epd::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kPrepare = 0;
+constexpr size_t kDispatch = 1;
+// A use has a batch of stream memory operations at each step; between the first and the last it may touch staging.
+constexpr int kNumSteps = 3;
+
+class StreamDrainTest : public StreamGroupTest {
+ protected:
+  void PutSite(size_t site) {
+    for (auto& rank : ranks_) {
+      const Status status =
+          rank->group->Put(*rank->sites[site], rank->BuffersOf(site), node_.stream(rank->rank_));
+      EXPECT_TRUE(status.ok()) << status.message;
+    }
+    ASSERT_TRUE(node_.AwaitStreams());
+  }
+  void CaptureSite(size_t site) {
+    graphs_.clear();
+    for (auto& rank : ranks_) {
+      node_.graph().Begin();
+      const Status status =
+          rank->group->Put(*rank->sites[site], rank->BuffersOf(site), node_.stream(rank->rank_));
+      graphs_.push_back(node_.graph().End());
+      ASSERT_TRUE(status.ok()) << status.message;
+    }
+  }
+  // Replays the graphs, of rank 0 only `num_calls` calls, behind which its stream is then held up. The number of its steps
+  // before that.
+  int ReplayUntil(size_t num_calls) {
+    EXPECT_EQ(cuda::FakeGraph::Replay(graphs_[1], node_.stream(1)), cuda::kSuccess);
+    const int before = node_.driver().CountCalls("cuStreamBatchMemOp");
+    const auto middle = graphs_[0].begin() + static_cast<std::ptrdiff_t>(num_calls);
+    const cuda::FakeGraph::Calls first(graphs_[0].begin(), middle);
+    const cuda::FakeGraph::Calls rest(middle, graphs_[0].end());
+    EXPECT_EQ(cuda::FakeGraph::Replay(first, node_.stream(0)), cuda::kSuccess);
+    const int steps = node_.driver().CountCalls("cuStreamBatchMemOp") - before;
+    came_ = false;
+    goes_on_ = false;
+    EXPECT_EQ(node_.driver().Put(node_.stream(0),
+                                 [this] {
+                                   came_ = true;
+                                   return goes_on_.load();
+                                 }),
+              cuda::kSuccess);
+    EXPECT_EQ(cuda::FakeGraph::Replay(rest, node_.stream(0)), cuda::kSuccess);
+    EXPECT_TRUE(StreamNode::Await([this] { return came_.load(); }));
+    return steps;
+  }
+  int NumUnmapped() { return node_.driver().CountCalls("cuMemUnmap"); }
+  // Of one rank's mappings.
+  static int NumMappings() { return GetParam() == Executor::kWorker ? 1 : static_cast<int>(kR); }
+  bool AreStreamed(uint32_t rank) {
+    bool streamed = false;
+    const shm::SlotsView& view = node_.slots(rank);
+    view.ForEachUsedSlot([&](uint32_t i) { streamed |= view.IsStreamed(i); });
+    return streamed;
+  }
+  void StopInOrder() {
+    for (uint32_t r = 0; r < kR; ++r)
+      node_.group(r).OnDraining({Code::kUnavailable, "a daemon stops", true});
+  }
+  void ExpectForgotten() {
+    for (uint32_t r = 0; r < kR; ++r)
+      EXPECT_TRUE(StreamNode::Await([&] { return !AreStreamed(r); })) << "rank " << r;
+  }
+
+  std::atomic<bool> came_ = false;
+  std::atomic<bool> goes_on_ = false;
+};
+INSTANTIATE_TEST_SUITE_P(Executors, StreamDrainTest, kExecutors, NameOf);
+
+TEST_P(StreamDrainTest, StagingIsUnmappedAsSoonAsAReplayIsInNoUseAndNoSooner) {
+  Refill(1);
+  PutSite(kPrepare);
+  CaptureSite(kDispatch);
+  for (size_t cut = 0; cut <= graphs_[0].size(); ++cut) {
+    PutSite(kPrepare);
+    const int steps = ReplayUntil(cut);
+    const bool in_use = steps > 0 && steps < kNumSteps;
+    const int before = NumUnmapped();
+    // The main thread's, of a stream that is nobody's.
+    node_.graph().Begin();
+    uint32_t byte = 0;
+    EXPECT_EQ(node_.graph().table().fill_async(reinterpret_cast<cuda::DevicePointer>(&byte), 1, 1,
+                                               node_.stream(1)),
+              cuda::kSuccess);
+    std::thread replacing([this] { node_.ReplaceWorker(); });
+    const int want = before + NumMappings() * (in_use ? 1 : 2);
+    EXPECT_TRUE(StreamNode::Await([&] { return NumUnmapped() >= want; })) << "cut " << cut;
+    if (in_use) std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_EQ(NumUnmapped(), want) << "cut " << cut << " behind step " << steps;
+    goes_on_ = true;
+    replacing.join();
+    ASSERT_TRUE(node_.AwaitStreams());
+    node_.FinishReplacement();
+    EXPECT_EQ(node_.graph().End().size(), 1u) << "cut " << cut << ": the capture was ended";
+    EXPECT_EQ(CheckAll().ok(), steps > 1) << "cut " << cut << ": only what is published is there";
+  }
+  Refill(2);
+  PutAll();
+  CheckOutputs("after");
+}
+
+TEST_P(StreamDrainTest, StagingStaysMappedUntilWhatWasPutHasEnded) {
+  Refill(1);
+  node_.Hold(true);
+  for (auto& rank : ranks_) EXPECT_TRUE(rank->Put().ok());
+  std::thread replacing([this] { node_.ReplaceWorker(); });
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(NumUnmapped(), 0);
+  node_.Hold(false);
+  replacing.join();
+  EXPECT_EQ(NumUnmapped(), 2 * NumMappings());
+  ASSERT_TRUE(node_.AwaitStreams());
+  EXPECT_EQ(CheckAll().code, Code::kAborted);
+  node_.FinishReplacement();
+}
+
+// Only an error that no context outlives says that nothing runs.
+TEST_P(StreamDrainTest, AnErrorOfTheDriverIsNoEndOfAUseUnlessItIsSticky) {
+  Refill(1);
+  node_.Hold(true);
+  for (auto& rank : ranks_) EXPECT_TRUE(rank->Put().ok());
+  constexpr cuda::Result kUnknown = 999;
+  node_.driver().Fail("cuEventQuery", kUnknown, 0, 1 << 30);
+  std::thread replacing([this] { node_.ReplaceWorker(); });
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(NumUnmapped(), 0);
+  node_.driver().Fail("cuEventQuery", cuda::kIllegalAddress, 0, 1 << 30);
+  EXPECT_TRUE(StreamNode::Await([&] { return NumUnmapped() == 2 * NumMappings(); }));
+  replacing.join();
+  node_.driver().Fail("cuEventQuery", cuda::kSuccess, 0, 0);
+  node_.Hold(false);
+  ASSERT_TRUE(node_.AwaitStreams());
+  EXPECT_FALSE(CheckAll().ok());
+  node_.FinishReplacement();
+}
+
+TEST_P(StreamDrainTest, AStopInOrderWaitsForWhatWasPut) {
+  Refill(1);
+  node_.Hold(true);
+  for (auto& rank : ranks_) EXPECT_TRUE(rank->Put().ok());
+  StopInOrder();
+  std::this_thread::sleep_for(milliseconds(300));
+  for (uint32_t r = 0; r < kR; ++r) EXPECT_TRUE(AreStreamed(r));
+  node_.Hold(false);
+  ASSERT_TRUE(node_.AwaitStreams());
+  CheckOutputs("put before the stop");
+  ExpectForgotten();
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+TEST_P(StreamDrainTest, AStopInOrderWaitsForAReplayThatIsInAUse) {
+  Refill(1);
+  Capture();
+  constexpr size_t kWithinTheFirst = 8;
+  ASSERT_EQ(ReplayUntil(kWithinTheFirst), 1);
+  StopInOrder();
+  std::this_thread::sleep_for(milliseconds(400));
+  EXPECT_TRUE(AreStreamed(0));
+  goes_on_ = true;
+  ASSERT_TRUE(node_.AwaitStreams());
+  CheckOutputs("in a replay at the stop");
+  ExpectForgotten();
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+}  // namespace
+}  // namespace epd::client
