@@ -5,10 +5,15 @@
 // Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
 // where it looks for what is to happen next, and takes the file away: "poison" (a kernel's illegal access),
 // "stall" (streams stop for good), of any device, or of the process that works on device 1 "poison.1";
-// and where it writes each broken rule, into "violations", and the name of each kernel that a process has run, into "launched".
+// and where it writes each broken rule, into "violations", the name of each kernel that a process has run, into "launched", and of each
+// context that is retained the program and the device, into "contexts".
+//
+// Programs of the name of epd's worker are held to what a worker has to do beyond a client.
 #include <errno.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -73,6 +78,16 @@ FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
   return machine;
 }
 
+// As CUDA's documentation of CUDA_DEVICE_MAX_CONNECTIONS has it: from 1 to 32 queues of the device, 8 where nothing is said; read
+// by cuInit. Streams that share one wait for each other.
+bool HasAllQueues() {
+  const char* said = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return said != nullptr && std::atoi(said) >= 32;
+}
+
+// Between two looks at a device a worker sleeps for 20 us, which the kernel makes 70 unless it is told.
+bool WakesInTime() { return prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0) <= 1000; }
+
 void EndAt(const std::map<std::string, std::string>& words, const std::string& symbol) {
   const auto is = [&](const char* how) {
     const auto found = words.find(how);
@@ -89,6 +104,8 @@ struct Loaded {
 
   std::string folder = Folder();
   std::set<std::string> launched;
+  bool had_all_queues = false;
+  std::atomic<bool> slept = false;
 
   static std::string Folder() {
     const char* folder = std::getenv("EPD_FAKE_CUDA_FOLDER");
@@ -105,8 +122,14 @@ struct Loaded {
 
   // By the thread that runs the streams.
   void NoteLaunch(const char* kernel) {
-    if (folder.empty() || !launched.insert(kernel).second) return;
-    std::ofstream(folder + "/launched", std::ios::app) << kernel << "\n";
+    if (launched.insert(kernel).second) Write("launched", kernel);
+  }
+  void Write(const char* file, const std::string& line) const {
+    if (!folder.empty()) std::ofstream(folder + "/" + file, std::ios::app) << line + "\n";
+  }
+  void Note(const std::string& broken) const {
+    std::fprintf(stderr, "fake CUDA driver: broken rule: %s\n", broken.c_str());
+    Write("violations", broken);
   }
 
   void Run() {
@@ -128,13 +151,23 @@ struct Loaded {
           },
           shape.args_bytes);
     }
-    driver.OnViolation([this](const std::string& what) {
-      std::fprintf(stderr, "fake CUDA driver: broken rule: %s\n", what.c_str());
-      if (!folder.empty()) std::ofstream(folder + "/violations", std::ios::app) << what << "\n";
+    driver.OnViolation([this](const std::string& what) { Note(what); });
+    driver.OnRetain([this](epd::cuda::Device device) {
+      Write("contexts", std::string(program_invocation_short_name) + " " + std::to_string(device));
     });
     driver.RunApart();
     std::thread([this] { Run(); }).detach();
-    driver.OnCall([this](const std::string& symbol) { EndAt(words, symbol); });
+    driver.OnCall([this](const std::string& symbol) {
+      if (symbol == "cuInit") had_all_queues = HasAllQueues();
+      // Whoever only looks what there is has no streams.
+      if (symbol == "cuStreamCreate" && IsWorker() && !had_all_queues) {
+        Note("cuInit: CUDA_DEVICE_MAX_CONNECTIONS was not 32");
+      }
+      if (symbol == "cuEventQuery" && IsWorker() && !WakesInTime() && !slept.exchange(true)) {
+        Note("cuEventQuery: by a thread that sleeps longer than it asks");
+      }
+      EndAt(words, symbol);
+    });
     if (const auto found = words.find("fails"); found != words.end()) {
       const size_t colon = found->second.find(':');
       driver.Fail(found->second.substr(0, colon), std::atoi(found->second.c_str() + colon + 1), 0,

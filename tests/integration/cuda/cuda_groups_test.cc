@@ -22,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 using CudaGroups = OnFakeGpu;
@@ -144,6 +145,16 @@ TEST_F(TwoGpus, AnIllegalAccessOnOneLeavesTheOtherDevicesGroupsRunning) {
                             {kOnCpu, kOnOtherGpu});
   EXPECT_THAT(heard, Each(StartsWith("[epd:UNAVAILABLE] group=gpu")));
   EXPECT_THAT(daemon.Log(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
+TEST_F(TwoGpus, AWorkerMakesAContextOnItsOwnAlone) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=1"});
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
+  JoinOptions second = kOnCuda;
+  second.device = "cuda:1";
+  auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, second);
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  EXPECT_THAT(gpu_.Contexts(), AllOf(HasSubstr("epd-worker 1"), Not(HasSubstr("epd-worker 0"))));
 }
 
 TEST_F(TwoGpus, OneSessionMayBeInGroupsOfSeveralWorkers) {

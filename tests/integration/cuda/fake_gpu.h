@@ -37,9 +37,11 @@ class FakeGpu {
     return Eventually(10, [&] { return !std::filesystem::exists(folder_.path() + "/" + what); });
   }
   // Broken rules of all processes, a line each.
-  std::string Violations() const { return TextOf("violations"); }
+  std::string Violations() const { return Read("violations"); }
   // Kernels that have run, a line for each and process.
-  std::string Launched() const { return TextOf("launched"); }
+  std::string Launched() const { return Read("launched"); }
+  // The program and the device of each context that a process has retained, a line each.
+  std::string Contexts() const { return Read("contexts"); }
   // How many of a communicator's marks of a kind there are in all: 'r' entered, 'a' aborted
   // (tests/fakes/cuda/nccl_mail.h).
   int CountNcclMarks(char kind) const {
@@ -62,9 +64,9 @@ class FakeGpu {
   void Forget() const { std::filesystem::remove(folder_.path() + "/violations"); }
 
  private:
-  std::string TextOf(const std::string& file_name) const {
+  std::string Read(const std::string& name) const {
     std::stringstream text;
-    if (std::ifstream file(folder_.path() + "/" + file_name); file) text << file.rdbuf();
+    if (std::ifstream file(folder_.path() + "/" + name); file) text << file.rdbuf();
     return text.str();
   }
   static std::string Folder() { return std::filesystem::absolute("tests/fakes/cuda").string(); }

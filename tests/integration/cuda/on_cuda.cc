@@ -29,8 +29,8 @@ std::string RunUntilTold(JoinedRank& joined, Link& link) {
   return joined.rank->epoch() == epoch ? "" : "in another epoch";
 }
 
-std::function<std::string(JoinedRank&, Link&)> FailAndRecover() {
-  return [](JoinedRank& joined, Link& link) -> std::string {
+std::function<std::string(JoinedRank&, Link&)> FailAndRecover(bool in_new_epoch) {
+  return [in_new_epoch](JoinedRank& joined, Link& link) -> std::string {
     const uint64_t epoch = joined.rank->epoch();
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) {
       return "at first: " + p;
@@ -42,7 +42,7 @@ std::function<std::string(JoinedRank&, Link&)> FailAndRecover() {
     for (const absl::Time until = absl::Now() + kRecovers; !again.empty() && absl::Now() < until;)
       again = joined.rank->RunAndCompare(joined.data);
     if (!again.empty()) return "never again: " + again;
-    if (joined.rank->epoch() <= epoch) return "in the old epoch";
+    if (in_new_epoch && joined.rank->epoch() <= epoch) return "in the old epoch";
     return failed;
   };
 }

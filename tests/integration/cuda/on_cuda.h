@@ -33,8 +33,8 @@ std::string RunTwice(JoinedRank& joined, Link& link);
 // are good, and in one epoch. "" or what went wrong.
 std::string RunUntilTold(JoinedRank& joined, Link& link);
 
-// Exchanges until one fails, and then until one is good again, in a later epoch. The first failure's
-// text. That takes a minute at most.
-std::function<std::string(JoinedRank&, Link&)> FailAndRecover();
+// Exchanges until one fails, and then until one is good again, in a later epoch unless a rank alone was lost. The first
+// failure's text. That takes a minute at most.
+std::function<std::string(JoinedRank&, Link&)> FailAndRecover(bool in_new_epoch = true);
 
 }  // namespace epd::testing
