@@ -22,6 +22,13 @@ _EXECUTORS = {"": 0, "worker": 1, "client": 2}
 
 _MOST_KEPT_MIB = 2047  # As mallopt takes it, in an int of bytes.
 
+# Whose commands become bodies of conditional nodes in XLA's command buffers.
+_WITH_BODIES = {"CONDITIONAL", "WHILE"}
+
+_COMMAND_BUFFER_FLAGS = re.compile(
+    r"""(?:^|\s)--xla_gpu_enable_command_buffer=(?:"((?:\\.|[^"\\])*)"|'([^']*)'|(\S*))"""
+)
+
 # What may move rows on GPUs, the default first: those of proto/epd/v1/backends.h that are on a device, as a check sees to.
 _GPU_BACKENDS = ("cuda", "nccl_ep")
 
@@ -75,15 +82,40 @@ def gpu_backend() -> str:
     return text
 
 
+def _xla_flags() -> str:
+    """Flags as XLA reads them: the variable's, or of the file that it names where it does not begin with a dash."""
+    text = os.environ.get("XLA_FLAGS", "")
+    if not text or text.lstrip().startswith("-"):
+        return text
+    try:
+        return Path(text).read_text(errors="replace")
+    except OSError:
+        return ""  # XLA ends the process for it, and says why.
+
+
+def _bodies_in_command_buffers() -> list[str]:
+    """Those of _WITH_BODIES that XLA is told to put there. Each flag counts: a list replaces what flags before it said, and one of
+    kinds behind + or - changes it."""
+    kinds: set[str] = set()
+    for quotes in _COMMAND_BUFFER_FLAGS.findall(_xla_flags()):
+        value = "".join(quotes)
+        changes = [kind for kind in (one.strip().upper() for one in value.split(",")) if kind]
+        if not value or (changes and changes[0][0] not in "+-"):
+            kinds.clear()
+        for kind in changes:
+            if kind.startswith("-"):
+                kinds.discard(kind[1:])
+            else:
+                kinds.add(kind.removeprefix("+"))
+    return sorted(kinds & _WITH_BODIES)
+
+
 def command_buffers() -> bool:
     """Whether XLA may take operations on GPUs into its command buffers; ValueError for an unknown word, or where it may not."""
     text = os.environ.get("EPD_COMMAND_BUFFERS", "") or "on"
     if text not in ("on", "off"):
         raise ValueError(f"EPD_COMMAND_BUFFERS={text!r} is unknown; give on or off, or unset it")
-    # The last one counts, as for XLA.
-    flags = re.findall(r"--xla_gpu_enable_command_buffer=(\S*)", os.environ.get("XLA_FLAGS", ""))
-    kinds = {kind.lstrip("+").upper() for kind in flags[-1].split(",")} if flags else set()
-    bodies = sorted(kinds & {"WHILE", "CONDITIONAL"})
+    bodies = _bodies_in_command_buffers()
     if text == "on" and bodies:
         raise ValueError(
             f"XLA_FLAGS puts {' and '.join(bodies)} into command buffers, and CUDA takes no stream memory operations, with"

@@ -74,6 +74,13 @@ def test_what_cannot_run_is_skipped_with_its_reason(suite: types.ModuleType) -> 
     assert inside["status"] == "skipped"
 
 
+def test_every_part_has_all_hardware_queues_from_its_start(suite: types.ModuleType) -> None:
+    code = (
+        "import json, os; print(json.dumps({'queues': os.environ['CUDA_DEVICE_MAX_CONNECTIONS']}))"
+    )
+    assert _python(suite, code)["result"] == {"queues": "32"}
+
+
 def _visit(
     suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, made: list, *arguments: object
 ) -> tuple[int, dict]:

@@ -9,8 +9,11 @@ def enable_cuda() -> None:
     Groups that are made from now on with a mesh of GPUs have their staging on the GPUs (``backend=cuda``, or what
     ``EPD_BACKEND`` says). Calling it again does nothing. A process that does not call it is as it would be without a GPU.
 
+    Start the process with ``CUDA_DEVICE_MAX_CONNECTIONS=32`` (``help(epd.jax.environment)``).
+
     Raises:
         ValueError: ``EPD_COMMAND_BUFFERS`` is unknown, or ``XLA_FLAGS`` puts loops into command buffers; the text says what to do.
+            Loops that ``jax.jit``'s ``compiler_options`` put there are not seen.
         EpError: FAILED_PRECONDITION: there is no CUDA driver, or it lacks stream memory operations; the text says which.
     """
     _ffi.enable_cuda()

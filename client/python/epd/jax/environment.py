@@ -31,6 +31,13 @@
 ``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
 ========================  ================================================================================
 
+``EPD_COMMAND_BUFFERS=off`` must go with ``WHILE`` or ``CONDITIONAL`` in ``--xla_gpu_enable_command_buffer``. ``enable_cuda`` refuses them
+otherwise where ``XLA_FLAGS`` says it, or the file that it names; what ``jax.jit`` is given as ``compiler_options`` nobody sees: do not give it there.
+
+CUDA reads ``CUDA_DEVICE_MAX_CONNECTIONS`` when a process begins to use its GPUs. Start programs with 32, as epd's workers start
+themselves: with the default, 8, more streams than hardware queues wait for each other, and one that waits for other ranks may hold up
+the stream that they wait for.
+
 Ranks of a group must agree on the executor, the backend and the four times.
 
 XLA has a deadline of its own: in a process with several CPU devices it ends the process 40 seconds
