@@ -104,7 +104,7 @@ struct Loaded {
 
   std::string folder = Folder();
   std::set<std::string> launched;
-  bool had_all_queues = false;
+  std::atomic<bool> had_all_queues = false;
   std::atomic<bool> slept = false;
 
   static std::string Folder() {
@@ -160,7 +160,7 @@ struct Loaded {
     driver.OnCall([this](const std::string& symbol) {
       if (symbol == "cuInit") had_all_queues = HasAllQueues();
       // Whoever only looks what there is has no streams.
-      if (symbol == "cuStreamCreate" && IsWorker() && !had_all_queues) {
+      if (symbol == "cuStreamCreate" && IsWorker() && !had_all_queues.exchange(true)) {
         Note("cuInit: CUDA_DEVICE_MAX_CONNECTIONS was not 32");
       }
       if (symbol == "cuEventQuery" && IsWorker() && !WakesInTime() && !slept.exchange(true)) {

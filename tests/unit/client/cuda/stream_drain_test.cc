@@ -117,6 +117,21 @@ TEST_P(StreamDrainTest, StagingIsUnmappedAsSoonAsAReplayIsInNoUseAndNoSooner) {
   CheckOutputs("after");
 }
 
+// It would let them in, and they would touch what is not mapped any more.
+TEST_P(StreamDrainTest, ReplaysThatBeginThenAreRefusedAlsoByAWorkerThatHasNotHeardOfTheEnd) {
+  Refill(1);
+  Capture();
+  Replay();
+  node_.EndFormation();
+  Replay();
+  ExpectZeros("the staging is not mapped");
+  EXPECT_EQ(CheckAll().code, Code::kAborted);
+  node_.FinishReplacement();
+  Refill(2);
+  Replay();
+  CheckOutputs("after");
+}
+
 TEST_P(StreamDrainTest, StagingStaysMappedUntilWhatWasPutHasEnded) {
   Refill(1);
   node_.Hold(true);

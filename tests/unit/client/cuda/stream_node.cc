@@ -288,8 +288,12 @@ void StreamNode::FailMoves(const absl::Status& status) {
 }
 
 void StreamNode::ReplaceWorker() {
-  num_drained_ = 0;
   worker_->Replace();
+  EndFormation();
+}
+
+void StreamNode::EndFormation() {
+  num_drained_ = 0;
   for (auto& group : groups_) {
     group->OnReform({.group_id = kGroupId,
                      .formation = formation_,

@@ -51,6 +51,8 @@ class StreamNode {
   void FailMoves(const absl::Status& status);
   // The worker dies; a new one serves the sessions, which have drained when this returns.
   void ReplaceWorker();
+  // Sessions hear that their formation is over, and have drained when this returns; the worker has not heard it.
+  void EndFormation();
   // Hands out new staging, and waits until the ranks say that they have mapped it.
   void FinishReplacement();
   // The daemon is gone: nobody answers any more.
