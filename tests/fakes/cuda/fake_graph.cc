@@ -98,7 +98,7 @@ Result LaunchKernel(Function function, unsigned gx, unsigned gy, unsigned gz, un
     std::lock_guard lock(names_mutex);
     bytes = args_bytes.at(function);
   }
-  std::vector<uint64_t> copy((bytes + 7) / 8);
+  std::vector<uint64_t> copy(bytes / sizeof(uint64_t) + 1);
   std::memcpy(copy.data(), arguments[0], bytes);
   return Put(
       [=](Stream to) mutable {

@@ -149,6 +149,7 @@ GroupSpec StreamNode::ClientSpec() const {
 }
 
 void StreamNode::MakeArenas() {
+  std::lock_guard lock(mutex_);
   for (uint8_t* arena : arenas_) munmap(arena, kArenaBytes);
   for (const int fd : arena_fds_) close(fd);
   arenas_.clear();
@@ -317,7 +318,8 @@ bool StreamNode::HaveEntered() const {
   for (const auto& pool : pools_) {
     const shm::SlotsView& view = pool->view();
     view.ForEachUsedSlot([&](uint32_t i) {
-      entered &= !view.IsStreamed(i) || view.slot(i).request.formation == formation_;
+      std::atomic_ref<uint64_t> number(view.slot(i).request.formation);
+      entered &= !view.IsStreamed(i) || number.load(std::memory_order_acquire) == formation_;
     });
   }
   return entered;
