@@ -1,25 +1,19 @@
 #include "daemon/backend/nccl_library.h"
 
 #include <dlfcn.h>
-#include <glob.h>
 #include <link.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "daemon/backend/wheel_files.h"
 #include "daemon/core/nccl_version.h"
 
 namespace epd {
 namespace {
 
 constexpr char kFileName[] = "libnccl.so.2";
-
-void AddMatches(const std::string& pattern, std::vector<std::string>& paths) {
-  glob_t found = {};
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-    for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
-  }
-  globfree(&found);
-}
+constexpr char kInWheel[] = "nvidia/nccl/lib/libnccl.so.2";
 
 std::string PathOf(void* handle) {
   struct link_map* map = nullptr;
@@ -34,11 +28,8 @@ std::vector<std::string> NcclCandidates(const std::string& explicit_path, const 
   std::vector<std::string> paths = {kFileName};
   AddMatches(absl::StrCat("/usr/local/cuda*/lib64/", kFileName), paths);
   AddMatches(absl::StrCat("/usr/lib/x86_64-linux-gnu/", kFileName), paths);
-  const size_t slash = self.rfind('/');
-  if (slash != std::string::npos) {
-    const std::string lib = absl::StrCat(self.substr(0, slash), "/../lib/");
-    AddMatches(absl::StrCat(lib, kFileName), paths);
-    AddMatches(absl::StrCat(lib, "python3*/site-packages/nvidia/nccl/lib/", kFileName), paths);
+  for (std::string& file : WheelFiles(self, kFileName, kInWheel)) {
+    paths.push_back(std::move(file));
   }
   return paths;
 }

@@ -12,8 +12,8 @@ namespace epd {
 inline constexpr size_t kNcclUniqueIdBytes = 128;
 
 // Where to look for libnccl.so.2, in order: `explicit_path` alone if it is given; else the loader's
-// own places, CUDA toolkits, and the virtual environment that the binary at `self` lies in
-// (its lib, and lib/python3*/site-packages/nvidia/nccl/lib).
+// own places, CUDA toolkits, and the Python environment that the binary at `self` is installed in
+// (wheel_files.h): its lib, and nvidia/nccl/lib of its packages.
 std::vector<std::string> NcclCandidates(const std::string& explicit_path, const std::string& self);
 
 // An opened library, or the reason why there is none. Immutable after construction; any thread.

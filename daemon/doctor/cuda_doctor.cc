@@ -164,8 +164,9 @@ v1::Finding NcclEp(const v1::CudaProbe& probe) {
   finding.set_consequence(
       "groups that ask for backend=nccl_ep are refused; the others need none of it");
   finding.set_fix(
-      "if you want it: pip install nccl-extensions with NCCL 2.30.4 or newer, on GPUs of compute "
-      "capability 9.0, with nvcc on epd's PATH (or NCCL_EP_JIT_NVCC)");
+      "if you want it: pip install nccl-extensions where epd's wheel is, or set EPD_LIBNCCL_EP to "
+      "the path of its libnccl_ep.so in epd's environment; with NCCL 2.30.4 or newer, on GPUs of "
+      "compute capability 9.0, with nvcc on epd's PATH (or NCCL_EP_JIT_NVCC)");
   return finding;
 }
 

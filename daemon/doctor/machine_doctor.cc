@@ -42,8 +42,8 @@ v1::Finding Nccl(const DaemonReport& daemon) {
       ok ? absl::StrCat(daemon.nccl_version, " at ", daemon.nccl_path) : daemon.nccl_problem,
       "groups on GPUs of several nodes, or on GPUs of a node that cannot read each other's memory, "
       "cannot form; all others work all the same",
-      "install libnccl.so.2 (for example: pip install nvidia-nccl-cu12), or set nccl_library to "
-      "its path");
+      "install libnccl.so.2 (for example: pip install nvidia-nccl-cu12 where epd's wheel is), or "
+      "set nccl_library to its path");
 }
 
 v1::Finding Certificate(const DaemonReport& daemon) {

@@ -233,12 +233,27 @@ def wheel(folder: pathlib.Path) -> None:
         left = root.run("find ~/venv -not -path '*/pip/*' | sort", user="alice").stdout
         assert left == before, f"left behind: {set(left.split()) - set(before.split())}"
         root.run(f"{pip} install '/tmp/{file.name}[jax,cluster]'", user="alice")
+        _finds_nvidias_wheels(root)
         said = root.run("PATH=$HOME/venv/bin:$PATH python /tmp/pair.py", user="alice")
         assert re.search(r"^wheel/pair/0 +ready", said.stdout, re.M), said
         _mixed(root, previous)
         root.run(f"{pip} uninstall -y epd", user="alice")
         left = root.run("find ~/venv -path '*epd*'", user="alice").stdout
         assert not left, left
+
+
+def _finds_nvidias_wheels(root: Root) -> None:
+    """NCCL and NCCL EP where nvidia-nccl-cu12 and nccl-extensions put them beside epd. What lies there is no library, of which the
+    process that doctor asks says so."""
+    packages = "/home/alice/venv/lib/python3.13/site-packages"
+    libraries = ("nvidia/nccl/lib/libnccl.so.2", "nccl/ep/lib/cu12/libnccl_ep.so")
+    for library in libraries:
+        root.run(f"mkdir -p $(dirname {packages}/{library}) && touch {packages}/{library}", "alice")
+    probe = f"{packages}/epd/bin/epd-worker --probe-cuda="
+    said = root.run(f"{probe} | tr -cd '[:print:]'", user="alice").stdout
+    for library in libraries:
+        assert f"{packages}/{library}: file too short" in said, said
+    root.run(f"rm -r {packages}/nvidia {packages}/nccl", user="alice")
 
 
 def _mixed(root: Root, previous: previous_release.Previous) -> None:

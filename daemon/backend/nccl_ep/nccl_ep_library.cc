@@ -1,21 +1,24 @@
 #include "daemon/backend/nccl_ep/nccl_ep_library.h"
 
 #include <dlfcn.h>
-#include <glob.h>
 #include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/backend/wheel_files.h"
 #include "daemon/core/nccl_version.h"
 
 namespace epd {
 namespace {
 
 constexpr char kFileName[] = "libnccl_ep.so";
+constexpr char kInWheel[] = "nccl/ep/lib/cu1[0-9]/libnccl_ep.so";
 
 using GetVersion = int (*)(int* version);
 
@@ -48,16 +51,12 @@ void AskVersion(void* handle, NcclEpLibrary& library) {
 }  // namespace
 
 std::vector<std::string> NcclEpCandidates(const std::string& self) {
-  std::vector<std::string> paths = {kFileName};
-  const size_t slash = self.rfind('/');
-  if (slash == std::string::npos) return paths;
-  const std::string pattern = absl::StrCat(
-      self.substr(0, slash), "/../lib/python3*/site-packages/nccl/ep/lib/cu1[0-9]/", kFileName);
-  glob_t found = {};
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-    for (size_t i = found.gl_pathc; i > 0; --i) paths.emplace_back(found.gl_pathv[i - 1]);
+  if (std::string given = FromEnvironment("EPD_LIBNCCL_EP"); !given.empty()) {
+    return {std::move(given)};
   }
-  globfree(&found);
+  std::vector<std::string> paths = WheelFiles(self, kFileName, kInWheel);
+  paths.emplace_back(kFileName);
+  std::reverse(paths.begin(), paths.end());
   return paths;
 }
 

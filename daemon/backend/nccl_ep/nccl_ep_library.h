@@ -13,8 +13,9 @@ inline constexpr int kNcclEpOldest = 200;
 inline constexpr int kNcclEpNeedsNccl = 23004;
 inline constexpr int kNcclEpNeedsComputeMajor = 9;
 
-// Where to look for libnccl_ep.so, in order: the loader's own places, then the virtual environment
-// that the binary at `self` lies in (lib/python3*/site-packages/nccl/ep/lib/cu1*).
+// Where to look for libnccl_ep.so, in order: EPD_LIBNCCL_EP alone if the environment has it; else the loader's own
+// places, then the Python environment that the binary at `self` is installed in (wheel_files.h): nccl/ep/lib/cu1* of
+// its packages, the newest CUDA first.
 std::vector<std::string> NcclEpCandidates(const std::string& self);
 
 struct NcclEpLibrary {

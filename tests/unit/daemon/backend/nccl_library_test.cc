@@ -53,6 +53,34 @@ TEST(NcclCandidates, TheVirtualEnvironmentOfTheBinaryComesLast) {
   EXPECT_THAT(NcclCandidates("", "/nowhere/bin/epd-worker"), Not(Contains(linked)));
 }
 
+// The wheel of epd brings its programs inside the package, and NVIDIA's puts its library beside that.
+TEST(NcclCandidates, WheelsBesideTheInstalledPackageComeLast) {
+  const std::filesystem::path venv = std::filesystem::path(testing::TempDir()) / "wheels";
+  const std::filesystem::path packages = venv / "lib/python3.12/site-packages";
+  const std::filesystem::path linked = venv / "lib/libnccl.so.2";
+  const std::filesystem::path wheel = packages / "nvidia/nccl/lib/libnccl.so.2";
+  for (const std::filesystem::path& path : {linked, wheel, packages / "epd/bin/epd-worker"}) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << "no library";
+  }
+  const std::vector<std::string> found = NcclCandidates("", packages / "epd/bin/epd-worker");
+  ASSERT_GE(found.size(), 3u);
+  EXPECT_TRUE(std::filesystem::equivalent(found[found.size() - 2], linked));
+  EXPECT_TRUE(std::filesystem::equivalent(found.back(), wheel));
+}
+
+// Where a bundle was unpacked, in /tmp for example, the folder above it may be anybody's.
+TEST(NcclCandidates, NothingIsTakenFromAboveAnUnpackedBundle) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "shared";
+  for (const char* planted : {"nvidia/nccl/lib", "packages/nvidia/nccl/lib", "epd/bin"}) {
+    std::filesystem::create_directories(folder / planted);
+    std::ofstream(folder / planted / "libnccl.so.2") << "no library";
+  }
+  const size_t anywhere = NcclCandidates("", "/nowhere/bin/epd-worker").size();
+  EXPECT_EQ(NcclCandidates("", folder / "epd/bin/epd-worker").size(), anywhere);
+  EXPECT_EQ(NcclCandidates("", folder / "packages/epd/bin/epd-worker").size(), anywhere);
+}
+
 TEST(NcclLibrary, FallsBackToTheOneInTheVirtualEnvironment) {
   const std::filesystem::path venv = std::filesystem::path(testing::TempDir()) / "other";
   std::filesystem::create_directories(venv / "bin");
