@@ -72,6 +72,15 @@ TEST_F(CudaProbe, AnOldNcclEpIsRefusedByItsVersion) {
   EXPECT_THAT(Probe().probe.nccl_ep().problem(), HasSubstr("NCCL EP 0.1.0, expected 0.2.0"));
 }
 
+TEST_F(CudaProbe, TheNcclEpThatTheEnvironmentNamesIsTheOneThatIsTried) {
+  SeeFakes("", "");
+  setenv("EPD_LIBNCCL_EP", "/none/libnccl_ep.so", 1);
+  const cuda::ProbeResult result = Probe();
+  unsetenv("EPD_LIBNCCL_EP");
+  EXPECT_EQ(result.probe.nccl_ep().path(), "");
+  EXPECT_THAT(result.probe.nccl_ep().problem(), HasSubstr("/none/libnccl_ep.so"));
+}
+
 TEST_F(CudaProbe, AnNcclEpThatEndsItsProcessLeavesWhatWasFoundBefore) {
   const struct {
     const char* how;
@@ -127,6 +136,20 @@ TEST(CudaDoctor, ShowsThisNodesGpusInTheDaemonsEnvironment) {
   EXPECT_THAT(said, HasSubstr("Fake GPU 0, compute capability 9.0, 132 SMs"));
   EXPECT_THAT(said, HasSubstr("staging is shared by IPC handles"));
   EXPECT_THAT(said, HasSubstr("this machine has what it needs; over several nodes with NCCL"));
+}
+
+TEST(CudaDoctor, NamesThePairsOfGpusThatCannotReadEachOther) {
+  SeeFakes("devices=3 nopeer=2-1", "");
+  RunningDaemon daemon;
+  SeeNoFakes();
+  EXPECT_THAT(DoctorOf(daemon, ""),
+              AllOf(HasSubstr("cuda peer access"), HasSubstr("none from device to device: 2->1"),
+                    HasSubstr("move all their rows by NCCL"), HasSubstr("nvidia-smi topo -p2p r"),
+                    HasSubstr("this machine has what it needs")));
+  SeeFakes("devices=3", "");
+  RunningDaemon other;
+  SeeNoFakes();
+  EXPECT_THAT(DoctorOf(other, ""), HasSubstr("between all 3 devices"));
 }
 
 TEST(CudaDoctor, ACrashOfALibraryIsAFindingAndEpdAndItsWorkerLiveOn) {

@@ -1,4 +1,4 @@
-// Goal: what is embedded is a whole fatbin, as nvcc wrote it.
+// Goal: what is embedded is a whole fatbin, as nvcc wrote it, which all drivers load that the documentation names.
 #include "kernels/cuda/device_image.h"
 
 #include <gtest/gtest.h>
@@ -26,6 +26,9 @@ TEST(DeviceImageTest, TheImageIsAWholeFatbin) {
   EXPECT_EQ(header.header_bytes + header.body_bytes, image.bytes);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(image.data) % 16, 0u);
 }
+
+// With nvcc of CUDA 13 and no ptxas of CUDA 12 it would be 580, and doctor would say so on each machine.
+TEST(DeviceImageTest, DriversFromR525OnLoadIt) { EXPECT_EQ(KernelImage().oldest_driver, 525); }
 
 }  // namespace
 }  // namespace epd::cuda
