@@ -1,7 +1,7 @@
 // What the row kernels reach, as a part of the copy bandwidth that the same run measures. Prints one
 // JSON object; every figure is of the device that it names.
 //
-//   bench --image FATBIN
+//   bench --image FATBIN [--peers] [--divide N] [--times N]
 //
 // Bytes are counted as they cross the device's memory at least once: a scatter of T tokens to K slots
 // reads T rows and writes T * K; a gather reads T * K and writes T; a copy of n bytes reads and writes
@@ -10,8 +10,12 @@
 //
 // "copy out" moves what has come into a buffer with room for twice as much: "live" as clients do it, with zeros behind
 // the rows, "capacity" all of it, as if nobody knew how many there are.
+//
+// "peers": how fast each GPU reads each other one's memory, where there are several; --peers: nothing else. Where it is only
+// tried, --divide makes everything smaller, and --times says how often each case runs.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -20,7 +24,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/routing_plan.h"
-#include "tests/gpu/executor.h"
+#include "tests/gpu/peer_bandwidth.h"
+#include "tests/gpu/timed_device.h"
 
 namespace epd::gpu {
 namespace {
@@ -28,104 +33,41 @@ namespace {
 using cuda::DeviceShape;
 using cuda::LaunchList;
 
-constexpr int kWarmups = 10;
-constexpr int kTimes = 100;
-constexpr int kReplays = 20;
+// What is copied to see how fast copies are.
+constexpr std::size_t kCopiedBytes = std::size_t{512} << 20;
+constexpr std::size_t kPeerBytes = std::size_t{256} << 20;
 
-struct Timing {
-  double p50_us = 0;
-  double p99_us = 0;
+// What is asked for: sizes are divided where it is only tried.
+struct Options {
+  std::string image;
+  std::int64_t divide = 1;
+  Repeats repeats;
+  bool only_peers = false;
 };
 
-class Bench {
- public:
-  Bench(const Driver& driver, const void* image) : driver_(driver), launcher_(driver, image) {
-    Check(driver_, driver_.StreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    Check(driver_, driver_.EventCreate(&begin_, CU_EVENT_DEFAULT), "cuEventCreate");
-    Check(driver_, driver_.EventCreate(&end_, CU_EVENT_DEFAULT), "cuEventCreate");
-  }
+// Bytes read and written per second by the driver's own copy, in GB/s.
+double CopyBandwidth(TimedDevice& bench, const Driver& driver, std::size_t bytes) {
+  const std::size_t before = bench.num_allocated();
+  void* from = bench.Allocate(bytes);
+  void* to = bench.Allocate(bytes);
+  const Timing timing = bench.Time([&] {
+    Check(driver,
+          driver.MemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to),
+                                 reinterpret_cast<CUdeviceptr>(from), bytes, bench.stream()),
+          "cuMemcpyDtoDAsync");
+  });
+  bench.FreeSince(before);
+  return 2.0 * static_cast<double>(bytes) / timing.p50_us / 1000.0;
+}
 
-  void* Allocate(std::size_t bytes) {
-    CUdeviceptr memory = 0;
-    Check(driver_, driver_.MemAlloc(&memory, bytes), "cuMemAlloc");
-    Check(driver_, driver_.MemsetD8(memory, 1, bytes), "cuMemsetD8");
-    return reinterpret_cast<void*>(memory);
-  }
-  void Free(void* memory) { driver_.MemFree(reinterpret_cast<CUdeviceptr>(memory)); }
-  int MaxSharedBytes(const Device& device) const {
-    int bytes = 0;
-    Check(driver_,
-          driver_.DeviceGetAttribute(&bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-                                     device.device),
-          "cuDeviceGetAttribute");
-    return bytes;
-  }
-  template <typename T>
-  T* Upload(const T* from, std::size_t count) {
-    T* to = static_cast<T*>(Allocate(count * sizeof(T) + 16));
-    Write(to, from, count);
-    return to;
-  }
-  template <typename T>
-  void Write(T* to, const T* from, std::size_t count) {
-    Check(driver_, driver_.MemcpyHtoD(reinterpret_cast<CUdeviceptr>(to), from, count * sizeof(T)),
-          "cuMemcpyHtoD");
-  }
-
-  template <typename Submit>
-  Timing Time(Submit submit) {
-    std::vector<double> times;
-    for (int i = 0; i < kWarmups + kTimes; ++i) {
-      Check(driver_, driver_.EventRecord(begin_, stream_), "cuEventRecord");
-      submit();
-      Check(driver_, driver_.EventRecord(end_, stream_), "cuEventRecord");
-      Check(driver_, driver_.EventSynchronize(end_), "cuEventSynchronize");
-      float ms = 0;
-      Check(driver_, driver_.EventElapsedTime(&ms, begin_, end_), "cuEventElapsedTime");
-      if (i >= kWarmups) times.push_back(ms * 1000.0);
-    }
-    std::sort(times.begin(), times.end());
-    return {times[times.size() / 2], times[times.size() * 99 / 100]};
-  }
-  Timing TimeList(const LaunchList& list) {
-    return Time([&] { launcher_.Launch(list, stream_); });
-  }
-  // As a captured program runs it: one of kReplays that stand behind each other in a graph.
-  Timing TimeReplay(const LaunchList& list) {
-    CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;
-    Check(driver_, driver_.StreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-          "cuStreamBeginCapture");
-    for (int i = 0; i < kReplays; ++i) launcher_.Launch(list, stream_);
-    Check(driver_, driver_.StreamEndCapture(stream_, &graph), "cuStreamEndCapture");
-    Check(driver_, driver_.GraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
-    Timing timing =
-        Time([&] { Check(driver_, driver_.GraphLaunch(exec, stream_), "cuGraphLaunch"); });
-    return {timing.p50_us / kReplays, timing.p99_us / kReplays};
-  }
-
-  // Bytes read and written per second by the driver's own copy, in GB/s.
-  double CopyBandwidth(std::size_t bytes) {
-    void* from = Allocate(bytes);
-    void* to = Allocate(bytes);
-    const Timing timing = Time([&] {
-      Check(driver_,
-            driver_.MemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to),
-                                    reinterpret_cast<CUdeviceptr>(from), bytes, stream_),
-            "cuMemcpyDtoDAsync");
-    });
-    driver_.MemFree(reinterpret_cast<CUdeviceptr>(from));
-    driver_.MemFree(reinterpret_cast<CUdeviceptr>(to));
-    return 2.0 * static_cast<double>(bytes) / timing.p50_us / 1000.0;
-  }
-
- private:
-  const Driver& driver_;
-  GpuLauncher launcher_;
-  CUstream stream_ = nullptr;
-  CUevent begin_ = nullptr;
-  CUevent end_ = nullptr;
-};
+int MaxSharedBytes(const Driver& driver, const Device& device) {
+  int bytes = 0;
+  Check(driver,
+        driver.DeviceGetAttribute(&bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                                  device.device),
+        "cuDeviceGetAttribute");
+  return bytes;
+}
 
 struct Shape {
   const char* name;
@@ -150,7 +92,7 @@ struct Problem {
   cuda::ReportWord* report = nullptr;
 };
 
-Problem MakeProblem(Bench& bench, const Shape& shape) {
+Problem MakeProblem(TimedDevice& bench, const Shape& shape) {
   Problem problem;
   RoutingSpec& spec = problem.spec;
   spec.num_ranks = 1;
@@ -198,7 +140,7 @@ Problem MakeProblem(Bench& bench, const Shape& shape) {
   return problem;
 }
 
-LaunchList DirectList(Bench& bench, const Problem& problem, const DeviceShape& device) {
+LaunchList DirectList(TimedDevice& bench, const Problem& problem, const DeviceShape& device) {
   const cuda::RecvTarget target = {problem.recv_rows, problem.recv_weights, problem.capacity};
   cuda::PushDirectArgs args;
   args.table = problem.table;
@@ -214,7 +156,7 @@ LaunchList DirectList(Bench& bench, const Problem& problem, const DeviceShape& d
 }
 
 // The receiver's half alone, behind one push: what a client's epilogue costs.
-LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& device) {
+LaunchList LandList(TimedDevice& bench, const Problem& problem, const DeviceShape& device) {
   cuda::PushLandingArgs push;
   const std::int64_t bound = std::min(problem.spec.max_tokens, problem.capacity);
   const std::size_t bytes = cuda::LandingBytes(bound, problem.spec.top_k, problem.row_bytes);
@@ -257,7 +199,7 @@ LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& dev
   return lands;
 }
 
-LaunchList GatherList(Bench& bench, const Problem& problem, const DeviceShape& device) {
+LaunchList GatherList(TimedDevice& bench, const Problem& problem, const DeviceShape& device) {
   const cuda::GatherSource source = {problem.recv_rows, nullptr, problem.capacity};
   cuda::GatherReduceArgs args;
   args.table = problem.table;
@@ -298,73 +240,128 @@ void PrintCase(const Shape& shape, const char* what, const DeviceShape& device, 
       timing.p99_us, gbps, gbps / copy_gbps);
 }
 
-void RunCopyOut(Bench& bench, const Shape& shape, const Problem& problem, const Device& device,
-                double copy_gbps) {
-  const DeviceShape config = {.num_sms = device.num_sms,
-                              .compute_capability = device.compute_capability};
+// What each case has made is freed behind it.
+class Cases {
+ public:
+  Cases(TimedDevice& bench, const Shape& shape, double copy_gbps)
+      : bench_(bench), shape_(shape), copy_gbps_(copy_gbps), before_(bench.num_allocated()) {}
+
+  void Print(const char* what, const DeviceShape& device, const LaunchList& list, double bytes) {
+    Print(what, device, bench_.TimeList(list), bytes);
+  }
+  void PrintReplayed(const char* what, const DeviceShape& device, const LaunchList& list,
+                     double bytes) {
+    Print(what, device, bench_.TimeReplay(list), bytes);
+  }
+
+ private:
+  void Print(const char* what, const DeviceShape& device, Timing timing, double bytes) {
+    PrintCase(shape_, what, device, timing, copy_gbps_, bytes);
+    bench_.FreeSince(before_);
+  }
+
+  TimedDevice& bench_;
+  const Shape& shape_;
+  const double copy_gbps_;
+  const std::size_t before_;
+};
+
+void RunCopyOut(TimedDevice& bench, Cases& cases, const Problem& problem,
+                const DeviceShape& config) {
   const std::uint64_t bytes = 2 * static_cast<std::uint64_t>(problem.capacity) * problem.row_bytes;
-  auto* const from = static_cast<std::uint8_t*>(bench.Allocate(bytes));
-  auto* const to = static_cast<std::uint8_t*>(bench.Allocate(bytes));
   const std::int64_t live = problem.capacity;
-  const std::int64_t* const live_on_device = bench.Upload(&live, 1);
-  // Half is read and all is written; then all of both.
-  PrintCase(shape, "copy out live", config,
-            bench.TimeList(CopyOutList(problem, from, to, live_on_device, config)), copy_gbps,
-            1.5 * static_cast<double>(bytes));
-  PrintCase(shape, "copy out capacity", config,
-            bench.TimeList(CopyOutList(problem, from, to, nullptr, config)), copy_gbps,
-            2.0 * static_cast<double>(bytes));
-  bench.Free(from);
-  bench.Free(to);
+  for (const bool all : {false, true}) {
+    auto* const from = static_cast<std::uint8_t*>(bench.Allocate(bytes));
+    auto* const to = static_cast<std::uint8_t*>(bench.Allocate(bytes));
+    const std::int64_t* const live_on_device = all ? nullptr : bench.Upload(&live, 1);
+    // Half is read and all is written; then all of both.
+    cases.Print(all ? "copy out capacity" : "copy out live", config,
+                CopyOutList(problem, from, to, live_on_device, config),
+                (all ? 2.0 : 1.5) * static_cast<double>(bytes));
+  }
 }
 
-void RunShape(Bench& bench, const Shape& shape, const Device& device, double copy_gbps) {
+void RunShape(TimedDevice& bench, const Shape& shape, const Device& device, int max_shared_bytes,
+              double copy_gbps) {
+  const std::size_t before = bench.num_allocated();
   const Problem problem = MakeProblem(bench, shape);
   const double bytes = RowBytesOf(shape);
+  Cases cases(bench, shape, copy_gbps);
   for (const int sms : {0, 8, 16, 24, 32, 64}) {
     for (const bool in_bulk : {false, true}) {
       const DeviceShape config = {device.num_sms, device.compute_capability, sms,
-                                  in_bulk ? 0 : INT64_MAX, bench.MaxSharedBytes(device)};
+                                  in_bulk ? 0 : INT64_MAX, max_shared_bytes};
       if (in_bulk && !MovesInBulk(problem.row_bytes, config)) continue;
-      PrintCase(shape, in_bulk ? "scatter direct bulk" : "scatter direct", config,
-                bench.TimeList(DirectList(bench, problem, config)), copy_gbps, bytes);
-      PrintCase(shape, in_bulk ? "scatter expand bulk" : "scatter expand", config,
-                bench.TimeList(LandList(bench, problem, config)), copy_gbps, bytes);
+      cases.Print(in_bulk ? "scatter direct bulk" : "scatter direct", config,
+                  DirectList(bench, problem, config), bytes);
+      cases.Print(in_bulk ? "scatter expand bulk" : "scatter expand", config,
+                  LandList(bench, problem, config), bytes);
       if (in_bulk) continue;
-      PrintCase(shape, "gather reduce", config, bench.TimeList(GatherList(bench, problem, config)),
-                copy_gbps, bytes);
+      cases.Print("gather reduce", config, GatherList(bench, problem, config), bytes);
     }
   }
-  RunCopyOut(bench, shape, problem, device, copy_gbps);
   const DeviceShape config = {.num_sms = device.num_sms,
                               .compute_capability = device.compute_capability};
-  PrintCase(shape, "scatter direct replayed", config,
-            bench.TimeReplay(DirectList(bench, problem, config)), copy_gbps, bytes);
-  PrintCase(shape, "gather reduce replayed", config,
-            bench.TimeReplay(GatherList(bench, problem, config)), copy_gbps, bytes);
+  RunCopyOut(bench, cases, problem, config);
+  cases.PrintReplayed("scatter direct replayed", config, DirectList(bench, problem, config), bytes);
+  cases.PrintReplayed("gather reduce replayed", config, GatherList(bench, problem, config), bytes);
+  bench.FreeSince(before);
 }
 
-int Main(int argc, char** argv) {
-  std::string image_path;
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--image") == 0) image_path = argv[i + 1];
+Options Read(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--peers") {
+      options.only_peers = true;
+    } else if (i + 1 < argc && name == "--image") {
+      options.image = argv[++i];
+    } else if (i + 1 < argc && name == "--divide") {
+      options.divide = std::max(1L, std::atol(argv[++i]));
+    } else if (i + 1 < argc && name == "--times") {
+      options.repeats = {.warm = 1, .timed = std::max(1, std::atoi(argv[++i]))};
+    } else {
+      std::fprintf(stderr, "bench: what is %s?\n", argv[i]);
+      std::exit(2);
+    }
   }
-  Driver driver;
-  Device device;
-  OpenOrExit(&driver, &device);
-  const std::vector<std::max_align_t> image = ReadImage(image_path);
-  Bench bench(driver, image.data());
-  const double copy_gbps = bench.CopyBandwidth(std::size_t{512} << 20);
-  std::printf(
-      "{\"name\": \"bench\", \"device\": \"%s\", \"num_sms\": %d, \"driver\": %d,\n"
-      " \"copy_gbytes_per_s\": %.1f, \"cases\": [\n  {\"shape\": \"512 MiB\", \"kernel\": "
-      "\"copy\"}",
-      device.name.c_str(), device.num_sms, device.driver_version, copy_gbps);
+  return options;
+}
+
+// Of the driver's copy, then of each shape.
+void RunKernels(const Driver& driver, const Device& device, const void* image,
+                const Options& options) {
+  TimedDevice bench(driver, image, options.repeats);
+  const auto divide = static_cast<std::size_t>(options.divide);
+  const double copy_gbps = CopyBandwidth(bench, driver, kCopiedBytes / divide);
+  std::printf(" \"copy_gbytes_per_s\": %.1f, \"cases\": [\n  {\"kernel\": \"copy\"}", copy_gbps);
   const Shape shapes[] = {{"train 4096 x 7168 bf16 top-8 of 256", 4096, 7168, 8, 256},
                           {"decode 128 x 7168 bf16 top-8 of 256", 128, 7168, 8, 256},
                           {"decode 128 x 7168 bf16 top-2 of 64", 128, 7168, 2, 64}};
-  for (const Shape& shape : shapes) RunShape(bench, shape, device, copy_gbps);
-  std::printf("\n]}\n");
+  for (Shape shape : shapes) {
+    shape.num_tokens /= options.divide;
+    shape.hidden /= options.divide;
+    RunShape(bench, shape, device, MaxSharedBytes(driver, device), copy_gbps);
+  }
+  std::printf("\n],\n");
+}
+
+int Main(int argc, char** argv) {
+  const Options options = Read(argc, argv);
+  Driver driver;
+  Device device;
+  OpenOrExit(&driver, &device);
+  const std::vector<std::max_align_t> image = ReadImage(options.image);
+  std::printf(
+      "{\"name\": \"bench\", \"device\": \"%s\", \"num_sms\": %d, \"driver\": %d, \"divide\": "
+      "%ld,\n",
+      device.name.c_str(), device.num_sms, device.driver_version, options.divide);
+  if (!options.only_peers) RunKernels(driver, device, image.data(), options);
+  const Repeats repeats = {std::min(options.repeats.warm, 3), std::min(options.repeats.timed, 20)};
+  std::printf(" \"peers\": ");
+  PrintPeers(MeasurePeers(driver, image.data(), repeats,
+                          kPeerBytes / static_cast<std::size_t>(options.divide)));
+  std::printf("}\n");
   return kPassed;
 }
 

@@ -14,12 +14,15 @@ namespace epd::gpu {
   X(Init, cuInit)                                                       \
   X(DriverGetVersion, cuDriverGetVersion)                               \
   X(GetErrorName, cuGetErrorName)                                       \
+  X(DeviceGetCount, cuDeviceGetCount)                                   \
   X(DeviceGet, cuDeviceGet)                                             \
   X(DeviceGetName, cuDeviceGetName)                                     \
   X(DeviceGetAttribute, cuDeviceGetAttribute)                           \
+  X(DeviceCanAccessPeer, cuDeviceCanAccessPeer)                         \
   X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain)                   \
   X(CtxSetCurrent, cuCtxSetCurrent)                                     \
   X(CtxSynchronize, cuCtxSynchronize)                                   \
+  X(CtxEnablePeerAccess, cuCtxEnablePeerAccess)                         \
   X(ModuleLoadData, cuModuleLoadData)                                   \
   X(ModuleGetFunction, cuModuleGetFunction)                             \
   X(FuncSetAttribute, cuFuncSetAttribute)                               \
@@ -29,6 +32,7 @@ namespace epd::gpu {
   X(MemFree, cuMemFree_v2)                                              \
   X(MemsetD8, cuMemsetD8_v2)                                            \
   X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)                              \
+  X(MemcpyPeerAsync, cuMemcpyPeerAsync)                                 \
   X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)                              \
   X(MemcpyDtoH, cuMemcpyDtoH_v2)                                        \
   X(MemcpyHtoD, cuMemcpyHtoD_v2)                                        \

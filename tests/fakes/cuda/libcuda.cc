@@ -9,6 +9,8 @@
 // context that is retained the program and the device, into "contexts".
 //
 // Programs of the name of epd's worker are held to what a worker has to do beyond a client.
+#include "tests/fakes/cuda/libcuda.h"
+
 #include <errno.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -26,7 +28,6 @@
 #include <string>
 #include <thread>
 
-#include "tests/fakes/cuda/fake_driver.h"
 #include "tests/fakes/cuda/host_run.h"
 
 namespace {
@@ -183,6 +184,8 @@ Loaded& Library() {
 
 }  // namespace
 
+FakeDriver& epd::cuda::FakeOfLibrary() { return Library().driver; }
+
 // For the fake NCCL: an operation of a stream, and how to get rid of it.
 extern "C" __attribute__((visibility("default"))) void epd_fake_put(epd::cuda::Stream stream,
                                                                     bool (*run)(void*),
@@ -209,7 +212,7 @@ extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const 
   return *function == nullptr ? 500 : 0;
 }
 
-// What tests/gpu/machine.py asks a driver by name. The programs of tests/gpu need more, and only a real one has that.
+// What tests/gpu/machine.py asks a driver by name. The programs of tests/gpu need more: program_calls.cc.
 namespace {
 
 template <typename... Arguments>
