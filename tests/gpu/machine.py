@@ -1,9 +1,11 @@
-"""What of CUDA is on this machine: GPU, nvcc, cuda.h, NCCL, compute-sanitizer, MPS."""
+"""What of CUDA is on this machine: GPUs and how they reach each other, nvcc, cuda.h, NCCL, NCCL EP, compute-sanitizer, MPS."""
 
 import ctypes
 import datetime
+import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import sys
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
 _MINIMUM_CAPABILITY = (8, 0)
+_ASK_SECONDS, _PEERS_SECONDS = 30, 60
+_TAIL = 300  # characters of what a program said that a record keeps
 
 
 def why_no_gpu() -> str | None:
@@ -22,17 +26,23 @@ def why_no_gpu() -> str | None:
     status = driver.cuInit(0)
     if status != 0:
         return f"cuInit answers {status}"
-    count = ctypes.c_int(0)
-    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+    capability = compute_capability()
+    if capability is None:
         return "the driver shows no device"
-    capability = []
-    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
-        value = ctypes.c_int(0)
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
-        capability.append(value.value)
-    if tuple(capability) < _MINIMUM_CAPABILITY:
+    if capability < _MINIMUM_CAPABILITY:
         return f"compute capability {capability[0]}.{capability[1]} is older than 8.0"
     return None
+
+
+def compute_capability() -> tuple[int, int] | None:
+    """Of the first GPU; None where there is none."""
+    if num_gpus() == 0:
+        return None
+    driver = ctypes.CDLL("libcuda.so.1")
+    major, minor = ctypes.c_int(0), ctypes.c_int(0)
+    driver.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, 0)
+    driver.cuDeviceGetAttribute(ctypes.byref(minor), _CAPABILITY_MINOR, 0)
+    return major.value, minor.value
 
 
 def num_gpus() -> int:
@@ -70,8 +80,8 @@ def cxx() -> str:
 
 
 def _in_site_packages(pattern: str) -> list[pathlib.Path]:
-    """What this Python's wheels of NVIDIA brought."""
-    folders = [pathlib.Path(entry) / "nvidia" for entry in sys.path if entry]
+    """What this Python's wheels brought."""
+    folders = [pathlib.Path(entry) for entry in sys.path if entry]
     return [path for folder in folders for path in sorted(folder.glob(pattern))]
 
 
@@ -82,14 +92,21 @@ def cuda_header() -> pathlib.Path | None:
     toolkits += [pathlib.Path("/usr/local/cuda"), pathlib.Path("/usr")]
     beside = [toolkit / "include" / "cuda.h" for toolkit in toolkits]
     return next(
-        (at for at in [*beside, *_in_site_packages("*/include/cuda.h")] if at.exists()), None
+        (at for at in [*beside, *_in_site_packages("nvidia/*/include/cuda.h")] if at.exists()),
+        None,
     )
 
 
 def libnccl() -> str | None:
     """$EPD_LIBNCCL, or a wheel's libnccl.so.2, which the loader does not find; None: leave it to the loader."""
-    wheels = _in_site_packages("*/lib/libnccl.so.2")
+    wheels = _in_site_packages("nvidia/*/lib/libnccl.so.2")
     return os.environ.get("EPD_LIBNCCL") or next((str(path) for path in wheels), None)
+
+
+def libnccl_ep() -> str | None:
+    """$EPD_LIBNCCL_EP, or a wheel's libnccl_ep.so for the newest CUDA; None: leave it to epd."""
+    wheels = _in_site_packages("nccl/ep/lib/cu1[0-9]/libnccl_ep.so")
+    return os.environ.get("EPD_LIBNCCL_EP") or next((str(path) for path in reversed(wheels)), None)
 
 
 def beside_nvcc(name: str) -> str | None:
@@ -102,9 +119,14 @@ def beside_nvcc(name: str) -> str | None:
 def _ask(command: list[str]) -> str:
     try:
         ended = subprocess.run(
-            command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ASK_SECONDS,
         )
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return ended.stdout.strip()
 
@@ -122,6 +144,30 @@ def provenance() -> dict[str, str]:
     now = datetime.datetime.now(datetime.UTC)
     root = pathlib.Path(__file__).resolve().parents[2]
     return {"commit": _commit(root), "at": now.isoformat(timespec="seconds")}
+
+
+def peers(command: str) -> dict:
+    """How fast each GPU reads each other one's memory, for a benchmark's record: what this command says (bench.cc); {} where
+    there is no other one."""
+    if num_gpus() < 2:
+        return {}
+    if not command:
+        return {"no_peers": "no bench"}
+    try:
+        ended = subprocess.run(
+            shlex.split(command),
+            check=False,
+            text=True,
+            capture_output=True,
+            timeout=_PEERS_SECONDS,
+        )
+        return {"peers": json.loads(ended.stdout)["peers"]}
+    except subprocess.TimeoutExpired:
+        return {"no_peers": f"not measured within {_PEERS_SECONDS} s"}
+    except OSError as error:
+        return {"no_peers": str(error)}
+    except (ValueError, KeyError):
+        return {"no_peers": (ended.stdout + ended.stderr)[-_TAIL:]}
 
 
 def describe(root: pathlib.Path) -> dict:

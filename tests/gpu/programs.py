@@ -24,6 +24,7 @@ _SHARED = """tests/gpu/driver tests/gpu/executor tests/fakes/cuda/host_run
     kernels/kernel_error kernels/simd kernels/routing_spec kernels/routing_plan kernels/routing_plan_view
     kernels/cuda/launch kernels/cuda/report""".split()
 _SOURCES = {program: [f"tests/gpu/{program}", *_SHARED] for program in PROGRAMS} | {
+    "bench": ["tests/gpu/bench", "tests/gpu/peer_bandwidth", *_SHARED],
     MEMOP_CALL: ["tests/gpu/memop_call", "tests/gpu/driver"],
     EVENT_CALL: ["tests/gpu/event_call", "tests/gpu/event_marks", "tests/gpu/driver"],
 }
@@ -44,6 +45,16 @@ def _run(command: list[str]) -> str:
     except OSError as error:
         return str(error)
     return "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[:_TAIL]
+
+
+def _image_options() -> list[str]:
+    """Those of the build that ships, without what only its nvcc has to bear: here it is whichever there is, for this GPU, or
+    for any from 8.0 on, which the driver then compiles once more."""
+    asked = (_ROOT / "kernels" / "cuda" / "nvcc.options").read_text().split("\n")
+    kept = [line for line in asked if not line.startswith(("-gencode", "-Werror"))]
+    capability = machine.compute_capability()
+    arch = "compute_80" if capability is None else f"sm_{capability[0]}{capability[1]}"
+    return [*" ".join(kept).split(), f"-arch={arch}"]
 
 
 def _newest_header() -> float:
@@ -76,6 +87,8 @@ class _Build:
     def object_of(self, source: str) -> str:
         """Compiles one source; what is wrong, or nothing."""
         made, path = self._object(source), _ROOT / f"{source}.cc"
+        if not path.exists():
+            return f"there is no {source}.cc"
         newest = max(self._headers, path.stat().st_mtime)
         if made.exists() and made.stat().st_mtime >= newest:
             return ""
@@ -97,14 +110,14 @@ class _Build:
     def image(self) -> str:
         """The kernels by this machine's nvcc, else as Bazel left them; what is wrong, or nothing."""
         made, compiler = self._out / IMAGE, machine.nvcc()
-        kernels = _ROOT / "kernels" / "cuda"
+        reason = "no nvcc: set NVCC or CUDA_HOME, or put it on PATH"
         if compiler:
-            command = [compiler, "--options-file", str(kernels / "nvcc.options"), f"-I{_ROOT}"]
-            return _run([*command, "-fatbin", "-o", str(made), str(kernels / "kernels.cu")])
+            command = [compiler, *_image_options(), f"-I{_ROOT}", "-fatbin", "-o", str(made)]
+            reason = _run([*command, str(_ROOT / "kernels" / "cuda" / "kernels.cu")])
         built = _ROOT / "bazel-bin" / "kernels" / "cuda" / IMAGE
-        if not built.exists():
-            return "no nvcc: set NVCC or CUDA_HOME, or put it on PATH"
-        shutil.copy(built, made)
+        if not reason or not built.exists():
+            return reason
+        shutil.copyfile(built, made)
         return ""
 
     def _object(self, source: str) -> pathlib.Path:
