@@ -1,12 +1,13 @@
 """Several ranks on one GPU, over a real epd: starts it and the ranks, and prints one JSON object.
 
-    api_ranks.py --bin DIR [--ranks 4] [--processes 4] [--steps 200] [--executor worker] [--staging auto] streams PROGRAM
-    api_ranks.py --bin DIR [--ranks 4] [--steps 50] [--executor worker] [--staging auto] jax WHEEL
-    api_ranks.py --bin DIR [--divide 1] [--events LIBRARY] [--executor worker] [--backend cuda] bench WHEEL
+    api_ranks.py --bin DIR [--ranks 4] [--processes 4] [--gpus 1] [--steps 200] [--executor worker] streams PROGRAM
+    api_ranks.py --bin DIR [--ranks 4] [--steps 50] [--executor worker] jax WHEEL
+    api_ranks.py --bin DIR [--divide 1] [--events LIBRARY] [--peers COMMAND] [--executor worker] [--backend cuda] bench WHEEL
 
 ``streams``: PROGRAM's ranks put their calls into streams, several in a process or one. ``jax``: a process per rank runs
-api_rank.py with the package of WHEEL. ``bench``: one process on all GPUs runs api_bench.py; LIBRARY is event_call.so.
-DIR has epd, epd-worker and epctl.
+api_rank.py with the package of WHEEL. ``bench``: one process on all GPUs runs api_bench.py; LIBRARY is event_call.so, COMMAND
+that of machine.peers(). DIR has epd, epd-worker and epctl. All: --staging auto; --seconds 400, after which what still runs is
+ended and its logs are shown; --log-says WORDS, without which in epd's log the part fails.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from collections.abc import Iterator
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _REFERENCE = _HERE.parent / "integration"
-_START_SECONDS = 60
-_RANK_SECONDS = 400
+_START_SECONDS = 30
+_END_SECONDS = 10
 _TAIL = 3000  # characters of a log that a failure shows
 
 
@@ -48,7 +49,7 @@ def _epd(folder: pathlib.Path, options: argparse.Namespace) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(_START_SECONDS)
+            process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -63,11 +64,13 @@ def _commands(options: argparse.Namespace, folder: pathlib.Path, socket: str) ->
     if options.kind == "streams":
         command = [options.what, f"--socket={socket}", f"--ranks={options.ranks}"]
         command += [f"--processes={options.processes}", f"--steps={options.steps}"]
+        command += [f"--gpus={options.gpus}"]
         return [[*command, f"--executor={options.executor}"]]
     with zipfile.ZipFile(options.what) as wheel:
         wheel.extractall(folder / "package")
     if options.kind == "bench":
-        return [[sys.executable, str(_HERE / "api_bench.py"), str(options.divide), options.events]]
+        bench = [sys.executable, str(_HERE / "api_bench.py"), str(options.divide)]
+        return [[*bench, options.events, options.peers]]
     rank = [sys.executable, str(_HERE / "api_rank.py")]
     return [[*rank, str(r), str(options.ranks), str(options.steps)] for r in range(options.ranks)]
 
@@ -89,7 +92,9 @@ def _environment(options: argparse.Namespace, folder: pathlib.Path, socket: str)
     }
 
 
-def _run(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> list[dict]:
+def _run(
+    options: argparse.Namespace, folder: pathlib.Path, socket: str, deadline: float
+) -> list[dict]:
     """What each process printed. RuntimeError with the logs of those that failed."""
     environment = _environment(options, folder, socket)
     logs, processes = [], []
@@ -106,7 +111,6 @@ def _run(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> list
                     text=True,
                 )
             )
-    deadline = time.monotonic() + _RANK_SECONDS
     outputs, failures = [], []
     for number, process in enumerate(processes):
         try:
@@ -121,6 +125,9 @@ def _run(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> list
         outputs.append(output)
     if failures:
         raise RuntimeError("\n".join([*failures, "epd: " + _tail(folder / "epd.log")]))
+    if options.log_says not in (folder / "epd.log").read_text(errors="replace"):
+        wanted = f"expected {options.log_says!r} in epd's log: "
+        raise RuntimeError(wanted + _tail(folder / "epd.log"))
     return [json.loads(output) for output in outputs]
 
 
@@ -129,10 +136,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=400)
+    parser.add_argument("--log-says", default="")
     parser.add_argument("--executor", choices=("worker", "client"), default="worker")
     parser.add_argument("--divide", type=int, default=1)
     parser.add_argument("--events", default="")
+    parser.add_argument("--peers", default="")
     parser.add_argument("--backend", choices=("cuda", "nccl_ep"), default="cuda")
     parser.add_argument("--staging", choices=("auto", "vmm", "ipc"), default="auto")
     parser.add_argument("--staging-bytes", default="4GiB")
@@ -143,11 +154,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
+    deadline = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory(prefix="epdg") as name:
         folder = pathlib.Path(name)
         try:
             with _epd(folder, options) as socket:
-                results = _run(options, folder, socket)
+                results = _run(options, folder, socket, deadline)
         except RuntimeError as error:
             print(json.dumps({"passed": False}))
             print(error, file=sys.stderr)

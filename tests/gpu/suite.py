@@ -22,6 +22,11 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _BUDGET_SPENT = 3
 _NO_GPU = 77
 _TAIL = 2000  # characters of a part's messages that the report keeps
+_MPS_SECONDS = 30  # for its server to begin, and to end
+_GRACE_SECONDS = 5  # for what was killed to be gone
+# A part is begun while so much of its limit is left, and cut off so often it has failed: most need less than that.
+_LEAST = 0.25
+_MOST_CUTS = 2
 # CUDA reads it at its start: more streams than hardware queues may wait for each other crosswise.
 _ALL_QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
@@ -36,11 +41,18 @@ def _mps(wanted: bool) -> Iterator[dict[str, str]]:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         control = machine.beside_nvcc("nvidia-cuda-mps-control") or "nvidia-cuda-mps-control"
         everything = {**os.environ, **environment}
-        subprocess.run([control, "-d"], check=True, env=everything)
+        subprocess.run([control, "-d"], check=True, env=everything, timeout=_MPS_SECONDS)
         try:
             yield environment
         finally:
-            subprocess.run([control], check=False, env=everything, input="quit\n", text=True)
+            subprocess.run(
+                [control],
+                check=False,
+                env=everything,
+                input="quit\n",
+                text=True,
+                timeout=_MPS_SECONDS,
+            )
 
 
 def _result(stdout: str) -> dict:
@@ -68,8 +80,12 @@ def _call(part: Part, environment: dict[str, str], seconds: float) -> tuple[str,
         stdout, stderr = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        return *process.communicate(), "timeout"
-    return stdout, stderr, process.returncode
+    else:
+        return stdout, stderr, process.returncode
+    try:
+        return *process.communicate(timeout=_GRACE_SECONDS), "timeout"
+    except subprocess.TimeoutExpired:
+        return "", "a process of it goes on, in the driver or in a session of its own", "timeout"
 
 
 def run_part(part: Part, left: float = float("inf")) -> dict:
@@ -78,12 +94,12 @@ def run_part(part: Part, left: float = float("inf")) -> dict:
     if part.skip:
         return {"name": part.name, "status": "skipped", "reason": part.skip}
     start = time.monotonic()
-    nccl = machine.libnccl()
+    libraries = {"EPD_LIBNCCL": machine.libnccl(), "EPD_LIBNCCL_EP": machine.libnccl_ep()}
     try:
         with _mps(part.name.endswith(" mps")) as environment:
-            environment |= {"EPD_LIBNCCL": nccl} if nccl else {}
+            environment |= {name: path for name, path in libraries.items() if path}
             stdout, stderr, status = _call(part, environment, min(part.seconds, left))
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         stdout, stderr, status = "", str(error), "not started"
     result = _result(stdout)
     outcome = "failed"
@@ -106,22 +122,31 @@ def run_part(part: Part, left: float = float("inf")) -> dict:
 
 
 class _Report:
-    """What ended, of this visit to a GPU and of those before it; on disk whole at any time."""
+    """What became of the parts, on this visit to a GPU and on those before it; on disk whole at any time."""
 
     def __init__(self, path: pathlib.Path, resumed: pathlib.Path | None) -> None:
         self._path = path
         document = json.loads(resumed.read_text()) if resumed else {"machines": [], "parts": []}
         self._machines = [*document["machines"], machine.describe(_ROOT)]
-        ended = [part for part in document["parts"] if part["status"] != "unfinished"]
-        self._entries = {part["name"]: part for part in ended}
+        self._entries = {part["name"]: part for part in document["parts"]}
         self._write()
 
-    def has(self, name: str) -> bool:
-        return name in self._entries
+    def has_ended(self, name: str) -> bool:
+        """What was skipped there may run here."""
+        return self._entries.get(name, {}).get("status") in ("passed", "failed")
+
+    def cuts(self, name: str) -> list[float]:
+        """After how many seconds the end of a budget cut it off, visit by visit."""
+        return self._entries.get(name, {}).get("cut_off_after", [])
 
     def add(self, entry: dict) -> None:
-        here = {"machine": len(self._machines) - 1}
-        self._entries[entry["name"]] = entry | here
+        """What was cut off too often is a failure, in `entry` too."""
+        if entry["status"] == "unfinished":
+            begun = [entry["seconds"]] if "seconds" in entry else []
+            entry["cut_off_after"] = cuts = self.cuts(entry["name"]) + begun
+            if len(cuts) >= _MOST_CUTS:
+                entry |= {"status": "failed", "reason": f"cut off after {cuts} s: it may hang"}
+        self._entries[entry["name"]] = entry | {"machine": len(self._machines) - 1}
         self._write()
 
     def count(self, status: str) -> int:
@@ -149,11 +174,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _asked(part: Part, options: argparse.Namespace, report: _Report) -> bool:
-    """What is named runs, also once more; else what an earlier report does not have."""
+def _asked(made: list[Part], options: argparse.Namespace, report: _Report) -> list[Part]:
+    """What is named runs, also once more; else what an earlier report has not ended, and what the end of a budget has cut
+    off behind all others: it may hang again."""
     if options.only:
-        return any(name in part.name for name in options.only)
-    return not report.has(part.name)
+        return [part for part in made if any(name in part.name for name in options.only)]
+    left = [part for part in made if not report.has_ended(part.name)]
+    return sorted(left, key=lambda part: len(report.cuts(part.name)))
+
+
+def _run_within(part: Part, left: float) -> dict:
+    """What is skipped needs no time."""
+    if part.skip or left >= _LEAST * part.seconds:
+        return run_part(part, left)
+    reason = "the budget is spent" if left <= 0 else f"of the budget {left:.0f} s are left"
+    return {"name": part.name, "status": "unfinished", "reason": reason}
 
 
 def main(arguments: list[str]) -> int:
@@ -169,14 +204,10 @@ def main(arguments: list[str]) -> int:
     report = _Report(path, options.resume)
     reason = machine.why_no_gpu()
     built = programs.Programs(options.out, {}) if reason else programs.provide(options.out)
-    for part in parts.parts(built):
-        if not _asked(part, options, report):
-            continue
+    for part in _asked(parts.parts(built), options, report):
         if reason:
             part = dataclasses.replace(part, skip=f"no GPU here: {reason}")
-        left = end - time.monotonic()
-        unfinished = {"name": part.name, "status": "unfinished", "reason": "the budget is spent"}
-        entry = run_part(part, left) if left > 0 or part.skip else unfinished
+        entry = _run_within(part, end - time.monotonic())
         report.add(entry)
         why = entry.get("reason") or entry["result"].get("skipped", "")
         print(f"{entry['status'].upper():10} {part.name}  {why}".rstrip(), flush=True)
@@ -188,9 +219,11 @@ def main(arguments: list[str]) -> int:
     if reason:
         print(f"tests/gpu/run: no GPU here, so nothing ran: {reason}")
         return _NO_GPU
-    if counts["failed"] or not counts["passed"]:
+    if counts["failed"]:
         return 1
-    return _BUDGET_SPENT if counts["unfinished"] else 0
+    if counts["unfinished"]:
+        return _BUDGET_SPENT
+    return 0 if counts["passed"] else 1
 
 
 if __name__ == "__main__":

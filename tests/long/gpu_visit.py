@@ -1,8 +1,9 @@
 """A visit to a machine with a GPU, rehearsed: the bundle, unpacked on a clean Ubuntu 24.04 that has Python and neither make, a
 compiler nor JAX, runs tests/gpu/run within its budget, over the fake driver.
 
-What a fake cannot be asked is skipped with its reason, as JAX and the tools are. The rest, epd with its worker and ranks in one,
-two and four processes, has to pass; a second visit that goes on from a report that was cut short ends it.
+It has two devices. What a fake cannot be asked is skipped with its reason, as JAX and the tools are. The rest, epd with its
+workers and ranks in one, two and four processes, on one device and on both, directly and by a fake NCCL, has to pass; a second
+visit that goes on from a report that was cut short ends it.
 """
 
 import json
@@ -19,7 +20,7 @@ from clean_root import Root
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _MIRROR = ("https://archive.ubuntu.com/ubuntu", "gutsy")
-_FAKE = _ROOT / "bazel-bin/tests/fakes/cuda/libcuda.so.1"
+_FAKES = [_ROOT / "bazel-bin/tests/fakes/cuda" / name for name in ("libcuda.so.1", "libnccl.so.2")]
 _BUDGET = 540
 # A machine's own; the fake's others are Debian's.
 _RUNTIME = re.compile(r"lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so|ld-linux")
@@ -41,18 +42,19 @@ def _add_driver(root: Root) -> None:
     folder = root.path / "opt" / "driver"
     folder.mkdir()
     (root.path / "opt" / "told").mkdir()
-    shutil.copy(_FAKE, folder)
-    shown = subprocess.run(["ldd", _FAKE], check=True, text=True, capture_output=True).stdout
-    for library in re.findall(r"=> (/\S+)", shown):
-        if not _RUNTIME.match(pathlib.Path(library).name):
-            shutil.copy(library, folder)
+    for fake in _FAKES:
+        shutil.copy(fake, folder)
+        shown = subprocess.run(["ldd", fake], check=True, text=True, capture_output=True).stdout
+        for library in re.findall(r"=> (/\S+)", shown):
+            if not _RUNTIME.match(pathlib.Path(library).name):
+                shutil.copy(library, folder)
 
 
 def _visit(root: Root, *arguments: str) -> tuple[int, dict]:
     """Its status, and the report."""
     driver = {
         "LD_LIBRARY_PATH": "/opt/driver",
-        "EPD_FAKE_CUDA": "",
+        "EPD_FAKE_CUDA": "devices=2",
         "EPD_FAKE_CUDA_FOLDER": "/opt/told",
     }
     environment = [f"{name}={shlex.quote(value)}" for name, value in driver.items()]
@@ -66,7 +68,7 @@ def _check(parts: list[dict]) -> None:
     wrong = [part for part in parts if part["status"] not in ("passed", "skipped")]
     assert not wrong, wrong
     passed = [part["name"] for part in parts if part["status"] == "passed"]
-    assert len(passed) == 8 and all(map(_WITHOUT_GPU.match, passed)), passed
+    assert len(passed) == 10 and all(map(_WITHOUT_GPU.match, passed)), passed
     for part in parts:
         reason = part.get("reason") or part["result"].get("skipped", "")
         assert part["status"] == "passed" or _REASONS.search(reason), part
@@ -82,7 +84,7 @@ def main() -> int:
         assert root.run("python3 -c 'import jax'", check=False).returncode != 0
         _unpack(root)
         _add_driver(root)
-        status, _ = _visit(root, "--budget", "10")
+        status, _ = _visit(root, "--budget", "50")
         assert status == 3, status  # It is spent before the parts are.
         shutil.copy(root.path / "tmp/out/report.json", root.path / "tmp/first.json")
         status, report = _visit(root, "--budget", str(_BUDGET), "--resume", "/tmp/first.json")

@@ -1,7 +1,8 @@
-// Goal: the program with which tests/gpu tries streams on a real GPU passes on the fake one with ranks in one process
-// and in several, and fails when the worker does not do its work.
+// Goal: the program with which tests/gpu tries streams on real GPUs passes on fake ones with ranks in one process and in
+// several, by each of the ways that rows go between GPUs, and fails when the worker does not do its work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <string>
@@ -17,10 +18,10 @@ using ::testing::HasSubstr;
 using StreamRanks = OnFakeGpu;
 
 ChildOutput RunRanks(const RunningDaemon& daemon, const std::string& processes,
-                     const std::string& executor) {
+                     const std::string& more) {
   const auto said =
       RunChild(std::filesystem::absolute("tests/integration/cuda/stream_ranks"),
-               {"--socket=" + daemon.socket_path(), "--ranks=4", processes, "--steps=3", executor},
+               {"--socket=" + daemon.socket_path(), "--ranks=4", processes, "--steps=3", more},
                absl::Seconds(120));
   EXPECT_TRUE(said.ok()) << said.status();
   return said.ok() ? *said : ChildOutput{};
@@ -34,6 +35,21 @@ TEST_F(StreamRanks, PassInOneProcessAndInSeveral) {
       EXPECT_EQ(said.end, "") << processes << executor << said.complaints;
       EXPECT_THAT(said.output, HasSubstr("\"passed\": true"));
     }
+  }
+}
+
+// tests/gpu/parts.py asks for both where there are several, and looks for these words.
+TEST_F(StreamRanks, PassOnSeveralGpusDirectlyAndByNccl) {
+  setenv("EPD_FAKE_CUDA", "devices=2", 1);
+  for (const bool direct : {true, false}) {
+    if (!direct) setenv("EPD_CUDA_PEER_ACCESS", "no", 1);
+    RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+    unsetenv("EPD_CUDA_PEER_ACCESS");
+    const ChildOutput said = RunRanks(daemon, "--processes=2", "--gpus=2");
+    EXPECT_EQ(said.end, "") << said.complaints;
+    EXPECT_THAT(said.output, HasSubstr("\"passed\": true"));
+    EXPECT_THAT(daemon.Log(), HasSubstr(direct ? "rows go directly between the node's devices"
+                                               : "rows go by NCCL between the node's devices"));
   }
 }
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 from running_epd import RunningEpd
@@ -49,6 +50,24 @@ _BY_WALL = [
     for what in ("dispatch", "combine", "forward", "forward_backward", "chained pair period")
 ]
 _BY_EVENTS = [(what, "event") for what in ("dispatch", "combine", "pair")]
+_RECORD = {
+    "identity": {"suite", "case", "implementation"},
+    "workload": {
+        *("name", "ranks", "tokens_per_rank", "hidden", "top_k", "num_experts", "dtype"),
+        *("live_rows", "capacity", "live_bytes", "capacity_bytes"),
+    },
+    "implementation": {"name", "in_time"},
+    "topology": {"nodes", "ranks", "device"},
+    "runtime": {"jax", "platform", "platform_version", "command_buffers"},
+    "provenance": {"commit", "at"},
+    "measurement": {"unit", "rows"},
+    "outcome": {"status", "oracle", "problem", "no_events"},
+}
+_OURS = {"implementation": {"name", "in_time", "backend", "executor"}}
+
+
+def _keys(record: dict) -> dict:
+    return {part: set(fields) for part, fields in record.items()}
 
 
 def test_the_benchmark_measures_what_runs_here_and_says_what_does_not() -> None:
@@ -63,9 +82,10 @@ def test_the_benchmark_measures_what_runs_here_and_says_what_does_not() -> None:
         "ragged_all_to_all",
     ] * 2
     for ours in records[::2]:
+        assert _keys(ours) == _RECORD | _OURS
         assert ours["outcome"] == {
             "status": "ok",
-            "oracle": {"before": True, "after": True},
+            "oracle": {"before": True, "chain": True, "after": True},
             "problem": "",
             "no_events": "no events in a CPU's streams",
         }
@@ -77,6 +97,7 @@ def test_the_benchmark_measures_what_runs_here_and_says_what_does_not() -> None:
             assert row["received"]["capacity"] == ours["workload"]["capacity"]
     assert [one["workload"]["tokens_per_rank"] for one in records] == [2, 2, 64, 64]
     for theirs in records[1::2]:
+        assert _keys(theirs) == _RECORD
         assert theirs["outcome"]["status"] == "did not run"
         assert "does not run here" in theirs["outcome"]["problem"]
 
@@ -158,7 +179,8 @@ def test_what_the_benchmark_compares_with_gives_the_same() -> None:
     assert run.returncode == 0, run.stderr
     for one in json.loads(run.stdout)["records"]:
         assert one["outcome"]["status"] == "ok", one
-        assert len(one["outcome"]["oracle"]) == 4, "the program with events is looked at too"
+        looked_at = ["before", "chain", "before events", "after events", "after"]
+        assert list(one["outcome"]["oracle"]) == looked_at
         rows = one["measurement"]["rows"]
         assert [(row["what"], row["clock"]) for row in rows] == _BY_WALL + _BY_EVENTS
         dispatch, combine, pair = rows[len(_BY_WALL) :]
@@ -245,6 +267,26 @@ def test_the_slowest_rank_of_each_run_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert bench_record.slowest([[1.0, 5.0], [3.0, 2.0]]) == [3.0, 5.0]
     with pytest.raises(ValueError, match="zip"):
         bench_record.slowest([[1.0, 5.0], [3.0]])
+
+
+def test_a_part_whose_rows_did_not_go_as_it_asks_fails() -> None:
+    """As epd's log has it."""
+    options = ["--ranks", "1", "--steps", "1", "--staging-bytes", "0", "--log-says", "rows go by"]
+    ended = _api_ranks("--bin", _BIN, *options, "jax", _wheel())
+    assert ended.returncode == 1
+    assert "expected 'rows go by' in epd's log" in ended.stderr
+
+
+def test_a_rank_that_hangs_is_ended_in_time_and_epds_log_is_shown(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "hangs"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    options = ["--ranks", "1", "--seconds", "3", "--staging-bytes", "0"]
+    began = time.monotonic()
+    ended = _api_ranks("--bin", _BIN, *options, "streams", program)
+    assert time.monotonic() - began < 20
+    assert ended.returncode == 1
+    assert "process 0 ended with -9" in ended.stderr and "epd: " in ended.stderr
 
 
 def test_a_rank_that_fails_fails_the_part(tmp_path: pathlib.Path) -> None:

@@ -139,11 +139,11 @@ def test_what_the_budget_leaves_over_is_resumed_elsewhere(
     good = f"open({str(count)!r}, 'a').write('x'); print('{{\"x\": 1}}')"
     slow = f"import time; time.sleep(0 if {str(first)!r} in __import__('os').environ.get('SEEN', '') else 60)"
     made = [
-        suite.Part("good", [sys.executable, "-c", good], 20),
-        suite.Part("cut", [sys.executable, "-c", slow + "; print('{\"x\": 1}')"], 300),
-        suite.Part("not begun", [sys.executable, "-c", good], 20),
+        suite.Part("good", [sys.executable, "-c", good], 12),
+        suite.Part("cut", [sys.executable, "-c", slow + "; print('{\"x\": 1}')"], 12),
+        suite.Part("not begun", [sys.executable, "-c", good], 12),
     ]
-    status, document = _visit(suite, monkeypatch, made, "--budget", 3, "--report", first)
+    status, document = _visit(suite, monkeypatch, made, "--budget", 4, "--report", first)
     assert [entry["status"] for entry in document["parts"]] == [
         "passed",
         "unfinished",
@@ -159,6 +159,89 @@ def test_what_the_budget_leaves_over_is_resumed_elsewhere(
         ("passed", 1),
     ]
     assert count.read_text() == "xx"  # What had passed did not run again.
+
+
+def test_what_hangs_takes_no_visit_from_the_others_and_fails_once_it_was_cut_off_twice(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    reports = [tmp_path / f"{visit}.json" for visit in range(3)]
+    good = [sys.executable, "-c", "print('{\"x\": 1}')"]
+    made = [
+        suite.Part("hangs", [sys.executable, "-c", "import time; time.sleep(60)"], 12),
+        suite.Part("behind it", good, 12),
+        suite.Part("also", good, 12),
+    ]
+    status, document = _visit(suite, monkeypatch, made, "--budget", 4, "--report", reports[0])
+    assert status == 3
+    assert [entry["status"] for entry in document["parts"]] == ["unfinished"] * 3
+    again = ["--resume", reports[0], "--budget", 6, "--report", reports[1]]
+    status, document = _visit(suite, monkeypatch, made, *again)
+    statuses = {entry["name"]: entry["status"] for entry in document["parts"]}
+    assert statuses == {"hangs": "failed", "behind it": "passed", "also": "passed"}
+    assert status == 1
+    (hung,) = (entry for entry in document["parts"] if entry["name"] == "hangs")
+    assert len(hung["cut_off_after"]) == 2 and "cut off after [" in hung["reason"]
+    # It has ended, so a third visit does nothing.
+    again = ["--resume", reports[1], "--report", reports[2]]
+    status, document = _visit(suite, monkeypatch, made, *again)
+    assert status == 1 and document["parts"] == json.loads(reports[1].read_text())["parts"]
+
+
+def test_a_part_is_not_begun_where_it_would_only_be_cut_off(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Two visits that end so are no failure."""
+    report = tmp_path / "report.json"
+    made = [
+        suite.Part("long", ["/nothing/here"], 100),
+        suite.Part("short", [sys.executable, "-c", "print('{\"x\": 1}')"], 10),
+    ]
+    for more in ([], ["--resume", report]):
+        arguments = ["--budget", 20, "--report", report, *more]
+        status, document = _visit(suite, monkeypatch, made, *arguments)
+        assert status == 3
+        assert [entry["status"] for entry in document["parts"]] == ["unfinished", "passed"]
+        assert "s are left" in document["parts"][0]["reason"]
+
+
+def test_what_was_skipped_runs_on_a_later_visit_that_can(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    good = [sys.executable, "-c", "print('{\"x\": 1}')"]
+    no_jax = [sys.executable, "-c", 'print(\'{"skipped": "no JAX"}\')']
+    without = [
+        suite.Part("of JAX", good, 20, skip="no JAX"),
+        suite.Part("says so itself", no_jax, 20),
+        suite.Part("passes", good, 20),
+        suite.Part("still lacks", good, 20, skip="no tool"),
+    ]
+    _, document = _visit(suite, monkeypatch, without, "--report", first)
+    assert [entry["status"] for entry in document["parts"]] == ["skipped", "skipped", "passed"] + [
+        "skipped"
+    ]
+    able = [suite.Part(part.name, good, 20) for part in without[:3]] + without[3:]
+    status, document = _visit(suite, monkeypatch, able, "--resume", first, "--report", second)
+    assert status == 0
+    assert [(entry["status"], entry["machine"]) for entry in document["parts"]] == [
+        ("passed", 1),
+        ("passed", 1),
+        ("passed", 0),
+        ("skipped", 1),
+    ]
+
+
+def test_a_part_whose_process_does_not_die_is_left_behind(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits in the driver, or that has a session of its own and the part's output."""
+    monkeypatch.setattr(suite, "_GRACE_SECONDS", 1)
+    child = "import subprocess, time; subprocess.Popen(['sleep', '20'], start_new_session=True);"
+    began = time.monotonic()
+    entry = _python(suite, child + "time.sleep(20)", seconds=2)
+    assert time.monotonic() - began < 10
+    assert (entry["status"], entry["exit"]) == ("failed", "timeout")
+    assert "goes on" in entry["messages"]
 
 
 def test_a_part_at_its_limit_leaves_no_process_behind(
@@ -211,36 +294,24 @@ def test_what_does_not_compile_is_skipped_with_what_the_compiler_said(
     )
 
 
-def test_nccl_of_a_wheel_is_found(
+def test_nccl_and_nccl_ep_of_wheels_are_found(
     suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    library = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
-    library.parent.mkdir(parents=True)
-    library.touch()
+    """Of NCCL EP's, which has one for each CUDA, the newest; epd takes it from its environment."""
+    libraries = [
+        tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2",
+        tmp_path / "nccl" / "ep" / "lib" / "cu12" / "libnccl_ep.so",
+        tmp_path / "nccl" / "ep" / "lib" / "cu13" / "libnccl_ep.so",
+    ]
+    for library in libraries:
+        library.parent.mkdir(parents=True)
+        library.touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("EPD_LIBNCCL", raising=False)
-    code = "import os, json; print(json.dumps({'at': os.environ['EPD_LIBNCCL']}))"
-    assert _python(suite, code)["result"] == {"at": str(library)}
-
-
-def test_every_program_is_a_part(suite: types.ModuleType) -> None:
-    out = pathlib.Path("/out")
-    made = suite.parts.parts(suite.programs.Programs(out, {}))
-    run = {pathlib.Path(part.command[0]).name for part in made if part.command[0]}
-    assert set(suite.programs.PROGRAMS) <= run
-
-
-def test_benchmarks_find_the_events_and_the_python_of_deepep(
-    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def made(missing: dict[str, str]) -> dict[str, object]:
-        built = suite.programs.Programs(pathlib.Path("/out"), missing)
-        return {part.name: part for part in suite.parts.parts(built)}
-
-    event_call = suite.programs.EVENT_CALL
-    for missing, events in (({}, f"/out/{event_call}"), ({event_call: "no JAX"}, "")):
-        command = made(missing)["bench api cuda worker"].command
-        assert command[command.index("--events") + 1] == events
-    assert made({})["bench deepep"].command[0] == sys.executable
-    monkeypatch.setattr(suite.parts, "_TORCH_PYTHON", "/nothing/here")
-    assert "/nothing/here" in made({})["bench deepep"].skip
+    names = ("EPD_LIBNCCL", "EPD_LIBNCCL_EP")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    code = f"import os, json; print(json.dumps({{name: os.environ[name] for name in {names}}}))"
+    found = _python(suite, code)["result"]
+    assert found == dict(zip(names, map(str, libraries[::2]), strict=True))
+    monkeypatch.setenv("EPD_LIBNCCL_EP", "/opt/libnccl_ep.so")
+    assert _python(suite, code)["result"]["EPD_LIBNCCL_EP"] == "/opt/libnccl_ep.so"
