@@ -2,17 +2,18 @@
 
 Started by api_ranks.py; prints one JSON object with a record (bench_record.py) for each shape and implementation. One
 process, a rank per GPU; bfloat16, top-8, zones unpadded. Arguments: what the two shapes' sizes are divided by (1; more where
-it is only tried), and event_call.so.
+it is only tried), event_call.so, and the command of machine.peers().
 
 Two clocks. "wall": a call with its results awaited, as a program sees it, and the period of a dispatch and combine in a
 chain of them inside one program, which is the device's own time once the chain is longer than what it takes to start it.
 "event": from an event in XLA's stream before a dispatch, a combine or both to one behind (event_marks.py), with a rank's waiting
 for others in it. The events stand in an unrolled chain, whose first pair is left out: before it ranks start at different times.
 Where XLA takes calls into command buffers a chain is a replayed graph, and events are nodes of it; "in_graph" says whether
-they were. What comes back of tokens that no expert has changed is top-8 times the tokens, exactly in bfloat16: that is looked
-at before and after everything that is timed.
+they were. What comes back of tokens that no expert has changed is top-8 times the tokens, exactly in bfloat16, and of a chain so
+often: that is looked at before and after everything that is timed, and of each chain.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -36,6 +37,16 @@ from jax.sharding import PartitionSpec as P
 # Places in a pair, and between which of them its parts stand.
 _PLACES = 3
 _PARTS = {"dispatch": (0, 1), "combine": (1, 2), "pair": (0, 2)}
+# What else than the rows' way is in the times.
+_OURS = "a routing plan in each dispatch, copies between the program's buffers and staging"
+_IN_TIME = {
+    "cpu": _OURS,
+    "cuda": f"{_OURS}, zeros in what of a receive buffer gets no row",
+    "nccl_ep": f"{_OURS}, zeros in all of a receive buffer; of each operation epd's plan read to the host, "
+    "ncclEpUpdateHandle, and a comparison of NCCL EP's layout with the plan",
+    "ragged_all_to_all": "a sort by expert and an exchange of counts in each dispatch, zeros in all of a receive buffer, "
+    "sums by a scatter in float32; no weights go along",
+}
 
 
 def _times(step, *arguments) -> list[float]:
@@ -105,24 +116,26 @@ class _Events:
         return slowest([[elapsed(r, at + start, at + end) for at in first] for r in ranks])
 
 
-def _by_wall(exchange: Exchange, tokens, idx) -> list[dict]:
-    """Dispatch, combine, both, with their backward, in a chain."""
+def _by_wall(exchange: Exchange, tokens, idx) -> tuple[list[dict], dict[str, bool]]:
+    """Dispatch, combine, both, with their backward, in a chain; and whether the chain's results were right."""
     chained = jax.jit(_chain(exchange.pair))
     dispatch, combine = jax.jit(exchange.dispatch), jax.jit(exchange.combine)
     both = jax.jit(jax.grad(lambda t, i: (exchange.pair(t, i).astype(jnp.float32) ** 2).sum()))
     period = [taken / CHAIN for taken in _times(chained, tokens, idx)]
-    return [
+    rows = [
         row("dispatch", _times(dispatch, tokens, idx)),
         row("combine", _times(combine, *dispatch(tokens, idx))),
         row("forward", _times(jax.jit(exchange.pair), tokens, idx)),
         row("forward_backward", _times(both, tokens, idx)),
         row("chained pair period", period, pairs=CHAIN),
     ]
+    return rows, {"chain": _right(chained, tokens, idx, CHAIN)}
 
 
-def _place(devices: list[jax.Device]) -> Place:
+def _place(devices: list[jax.Device], peers: dict) -> Place:
+    topology = {"nodes": 1, "ranks": len(devices), "device": devices[0].device_kind}
     return Place(
-        topology={"nodes": 1, "ranks": len(devices), "device": devices[0].device_kind},
+        topology=topology | peers,
         runtime={
             "jax": jax.__version__,
             "platform": devices[0].platform,
@@ -146,18 +159,26 @@ def _made_events(mesh: Mesh, library: str) -> tuple[_Events | None, str]:
     return _Events(marks, mesh), ""
 
 
+@dataclasses.dataclass(frozen=True)
+class _About:
+    """What all records say: of epd, and of where it ran."""
+
+    ours: dict
+    place: Place
+
+
 class _Bench:
     """What is the same of all shapes."""
 
-    def __init__(self, mesh: Mesh, group: ep.Group, ours: dict, library: str) -> None:
-        self._mesh, self._group, self._ours = mesh, group, ours
+    def __init__(self, mesh: Mesh, group: ep.Group, about: _About, library: str) -> None:
+        self._mesh, self._group, self._about = mesh, group, about
         self._events, self._no_events = _made_events(mesh, library)
-        self._place = _place(jax.devices())
 
     def _measured(self, exchange: Exchange, workload: Workload, tokens, idx) -> Measured:
         forward = jax.jit(exchange.pair)
-        oracle = {"before": _right(forward, tokens, idx)}
-        rows, no_events = _by_wall(exchange, tokens, idx), self._no_events
+        oracle, no_events = {"before": _right(forward, tokens, idx)}, self._no_events
+        rows, right = _by_wall(exchange, tokens, idx)
+        oracle |= right
         if self._events:
             try:
                 by_events, right = self._events.measure(exchange, tokens, idx)
@@ -181,15 +202,17 @@ class _Bench:
             theirs = self._measured(exchange, workload, tokens, idx)
         except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
             theirs = Measured(problem=f"does not run here: {str(error)[:200]}")
+        xla = {"name": "ragged_all_to_all", "in_time": _IN_TIME["ragged_all_to_all"]}
         return [
-            record(workload, {"name": "epd", **self._ours}, self._place, ours),
-            record(workload, {"name": "ragged_all_to_all"}, self._place, theirs),
+            record(workload, {"name": "epd", **self._about.ours}, self._about.place, ours),
+            record(workload, xla, self._about.place, theirs),
         ]
 
 
 def main() -> int:
-    divisor = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    library = sys.argv[2] if len(sys.argv) > 2 else ""
+    asked, library, command = [*sys.argv[1:4], "", "", ""][:3]
+    divisor = int(asked or 1)
+    peers = machine.peers(command)  # While nothing of this process is on the GPUs.
     devices = jax.devices()
     on_gpus = devices[0].platform in ("gpu", "cuda")
     if on_gpus:
@@ -219,7 +242,8 @@ def main() -> int:
             return 0
         with group:
             ours = {key: result[key] for key in ("backend", "executor")}
-            bench = _Bench(mesh, group, ours, library)
+            ours["in_time"] = _IN_TIME[ours["backend"]]
+            bench = _Bench(mesh, group, _About(ours, _place(devices, peers)), library)
             problems = (bench_shapes.problem(name, len(devices), divisor) for name in shapes)
             records = [one for problem in problems for one in bench.records(problem)]
     print(json.dumps(result | {"records": records}), flush=True)

@@ -251,6 +251,7 @@ def _measure(exchange: _Exchange) -> dict[str, Any]:
         # Of other tokens than those that it was captured with.
         oracle["graph before"] = _is(graph(tokens.neg()), tokens.neg(), CHAIN)
         chained["chained pair period in graph"] = graph.replay
+    oracle["chain"] = _is(exchange.chain(tokens), tokens, CHAIN)
     times = {f"wall {what}": taken for what, taken in _parts_by_wall(exchange).items()}
     times["wall forward"] = _runs(lambda: _by_wall(lambda: exchange.pair(tokens)))
     for what, taken in _parts_by_events(exchange).items():

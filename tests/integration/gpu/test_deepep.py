@@ -45,6 +45,10 @@ _EAGER = {
     for clock, one_call in (("wall", "forward"), ("event", "pair"))
     for what in ("dispatch", "combine", one_call, "chained pair period")
 }
+_RECORD = {
+    *("identity", "workload", "implementation", "topology"),
+    *("runtime", "provenance", "measurement", "outcome"),
+}
 _REPLAYED = {(clock, "chained pair period", True) for clock in ("wall", "event")}
 
 
@@ -58,6 +62,13 @@ def test_both_kinds_of_calls_are_measured_by_both_clocks() -> None:
     ]
     for one in records:
         assert one["outcome"]["status"] == "ok", one["outcome"]
+        assert set(one) == _RECORD
+        assert set(one["implementation"]) == {"name", "calls", "in_time"}
+        graph = (
+            ["graph before", "graph after"] if one["implementation"]["calls"] != "normal" else []
+        )
+        assert sorted(one["outcome"]["oracle"]) == sorted(["before", "chain", "after", *graph])
+        assert set(one["provenance"]) == {"commit", "at"}
         assert one["topology"] == {"nodes": 1, "ranks": 2, "device": "fake 0"}
         assert one["runtime"] == {"torch": one["runtime"]["torch"], "deep_ep": "fake"}
         replayed = _REPLAYED if one["implementation"]["calls"] == "low_latency" else set()
@@ -100,6 +111,8 @@ def test_results_that_are_wrong_are_no_figures_and_fail(fault: str) -> None:
         assert outcomes["normal"]["status"] == "ok"
     else:
         assert outcomes["normal"]["status"] == "wrong results"
+        for outcome in outcomes.values():
+            assert not outcome["oracle"]["chain"]
 
 
 def test_a_rank_that_fails_is_named_with_its_last_words() -> None:
