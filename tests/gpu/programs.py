@@ -22,7 +22,7 @@ PROGRAMS = (
 )
 _SHARED = """tests/gpu/driver tests/gpu/executor tests/fakes/cuda/host_run
     kernels/kernel_error kernels/simd kernels/routing_spec kernels/routing_plan kernels/routing_plan_view
-    kernels/cuda/launch kernels/cuda/report""".split()
+    kernels/cuda/launch""".split()
 _SOURCES = {program: [f"tests/gpu/{program}", *_SHARED] for program in PROGRAMS} | {
     "bench": ["tests/gpu/bench", "tests/gpu/peer_bandwidth", *_SHARED],
     MEMOP_CALL: ["tests/gpu/memop_call", "tests/gpu/driver"],

@@ -245,15 +245,16 @@ def wheel(folder: pathlib.Path) -> None:
 def _finds_nvidias_wheels(root: Root) -> None:
     """NCCL and NCCL EP where nvidia-nccl-cu12 and nccl-extensions put them beside epd. What lies there is no library, of which the
     process that doctor asks says so."""
-    packages = "/home/alice/venv/lib/python3.13/site-packages"
+    packages = "venv/lib/python3.13/site-packages"
     libraries = ("nvidia/nccl/lib/libnccl.so.2", "nccl/ep/lib/cu12/libnccl_ep.so")
     for library in libraries:
-        root.run(f"mkdir -p $(dirname {packages}/{library}) && touch {packages}/{library}", "alice")
-    probe = f"{packages}/epd/bin/epd-worker --probe-cuda="
+        at = f"~/{packages}/{library}"
+        root.run(f"mkdir -p $(dirname {at}) && touch {at}", user="alice")
+    probe = f"~/{packages}/epd/bin/epd-worker --probe-cuda="
     said = root.run(f"{probe} | tr -cd '[:print:]'", user="alice").stdout
     for library in libraries:
         assert f"{packages}/{library}: file too short" in said, said
-    root.run(f"rm -r {packages}/nvidia {packages}/nccl", user="alice")
+    root.run(f"cd ~/{packages} && rm -r nvidia nccl", user="alice")
 
 
 def _mixed(root: Root, previous: previous_release.Previous) -> None:
