@@ -56,9 +56,9 @@ def why_no_jax() -> str:
 _TORCH_PYTHON = os.environ.get("EPD_TORCH_PYTHON", sys.executable)
 
 
-def deepep(peers: str) -> Part:
+def deepep(divide: int, peers: str) -> Part:
     """Says itself what of DeepEP is not there; `peers`: as machine.peers() takes it."""
-    command = [_TORCH_PYTHON, str(_HERE / "deepep_bench.py"), "1", peers]
+    command = [_TORCH_PYTHON, str(_HERE / "deepep_bench.py"), str(divide), peers]
     return Part("bench deepep", command, _BENCH_SECONDS, skip=_why_no_numpy(_TORCH_PYTHON))
 
 
@@ -131,8 +131,9 @@ class _Programs:
 class _Api:
     """Parts that run ranks over a real epd."""
 
-    def __init__(self, run: _Programs) -> None:
-        self._measures = ["--events", run.event_call(), "--peers", run.peers()]
+    def __init__(self, run: _Programs, divide: int) -> None:
+        self._measures = ["--divide", str(divide)]
+        self._measures += ["--events", run.event_call(), "--peers", run.peers()]
         self._epd = _installed("bin/epd", ".venv/bin/epd")
         self._streams = _installed(
             "gpu/stream_ranks", "bazel-bin/tests/integration/cuda/stream_ranks"
@@ -186,10 +187,12 @@ class _Api:
         return why_no_jax() if there else "no epd and wheel: unpack a bundle"
 
 
-def parts(built: programs.Programs) -> list[Part]:
-    """Everything that runs on a GPU, in order of worth; the report has one entry for each."""
+def parts(built: programs.Programs, divide: int = 1) -> list[Part]:
+    """Everything that runs on a GPU, in order of worth; the report has one entry for each. `divide`: sizes of benchmarks, where
+    they are only tried."""
     run = _Programs(built)
-    api = _Api(run)
+    api = _Api(run, divide)
+    smaller = ("--divide", str(divide), "--times", "2") if divide > 1 else ()
     mps = machine.beside_nvcc("nvidia-cuda-mps-control")
     no_mps = "" if mps else "no nvidia-cuda-mps-control"
     eager = [("worker", 1), ("worker", 4), ("client", 1), ("client", 4)]
@@ -199,7 +202,7 @@ def parts(built: programs.Programs) -> list[Part]:
         api.streams("worker", 2, "vmm"),
         api.streams("worker", 2, "ipc"),
         run.with_image("T1 handover", "handover"),
-        run.part("T2 graph replay", "graph_replay", "--replays", "1000000"),
+        run.part("T2 graph replay", "graph_replay", "--replays", "1000000", "--seconds", "60"),
         run.jax_probe(),
         run.part("T5 shared memory", "shared_memory"),
         run.part("T8 poison", "poison"),
@@ -216,9 +219,9 @@ def parts(built: programs.Programs) -> list[Part]:
         *(api.bench("cuda", "worker", link) for link in links or ("",)),
         api.bench("cuda", "client"),
         api.bench("nccl_ep", "worker"),
-        deepep(run.peers()),
+        deepep(divide, run.peers()),
         run.with_image("T3 device words", "device_words"),
-        run.with_image("T6 bench", "bench", seconds=_BENCH_SECONDS),
+        run.with_image("T6 bench", "bench", *smaller, seconds=_BENCH_SECONDS),
         run.part("T7 nccl ranks", "nccl_ranks"),
         run.with_image("T1 handover mps", "handover", skip=no_mps),
         run.sanitized("kernels memcheck", "memcheck"),

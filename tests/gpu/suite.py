@@ -167,6 +167,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--resume", type=pathlib.Path)
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--divide", type=int, default=1)
     parser.add_argument("--build-only", action="store_true")
     options = parser.parse_args(arguments)
     if options.resume and not options.resume.exists():
@@ -204,7 +205,7 @@ def main(arguments: list[str]) -> int:
     report = _Report(path, options.resume)
     reason = machine.why_no_gpu()
     built = programs.Programs(options.out, {}) if reason else programs.provide(options.out)
-    for part in _asked(parts.parts(built), options, report):
+    for part in _asked(parts.parts(built, options.divide), options, report):
         if reason:
             part = dataclasses.replace(part, skip=f"no GPU here: {reason}")
         entry = _run_within(part, end - time.monotonic())

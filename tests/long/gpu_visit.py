@@ -1,9 +1,10 @@
 """A visit to a machine with a GPU, rehearsed: the bundle, unpacked on a clean Ubuntu 24.04 that has Python and neither make, a
 compiler nor JAX, runs tests/gpu/run within its budget, over the fake driver.
 
-It has two devices. What a fake cannot be asked is skipped with its reason, as JAX and the tools are. The rest, epd with its
-workers and ranks in one, two and four processes, on one device and on both, directly and by a fake NCCL, has to pass; a second
-visit that goes on from a report that was cut short ends it.
+It has two devices. What is not there is skipped with its reason: JAX, the tools, an NCCL for ranks on one GPU. The rest has to
+pass: epd with its workers and ranks in one, two and four processes, on one device and on both, directly and by a fake NCCL; and
+each program, of which the benchmark moves an nth of its bytes. A second visit that goes on from a report that was cut short ends
+it.
 """
 
 import json
@@ -20,13 +21,16 @@ from clean_root import Root
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _MIRROR = ("https://archive.ubuntu.com/ubuntu", "gutsy")
-_FAKES = [_ROOT / "bazel-bin/tests/fakes/cuda" / name for name in ("libcuda.so.1", "libnccl.so.2")]
+_FAKES = [
+    _ROOT / "bazel-bin/tests/fakes/cuda" / name
+    for name in ("for_programs/libcuda.so.1", "libnccl.so.2")
+]
 _BUDGET = 540
 # A machine's own; the fake's others are Debian's.
 _RUNTIME = re.compile(r"lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so|ld-linux")
-_WITHOUT_GPU = re.compile("api streams ")
+_RUN_HERE = re.compile("api streams |T|kernels$")
 _REASONS = re.compile(
-    "has no JAX that sees a GPU|libcuda.so.1 has no |no compute-sanitizer|no nvidia-cuda-mps-control|has no NumPy"
+    "has no JAX that sees a GPU|no libnccl.so.2|no compute-sanitizer|no nvidia-cuda-mps-control|has no NumPy"
 )
 
 
@@ -58,7 +62,7 @@ def _visit(root: Root, *arguments: str) -> tuple[int, dict]:
         "EPD_FAKE_CUDA_FOLDER": "/opt/told",
     }
     environment = [f"{name}={shlex.quote(value)}" for name, value in driver.items()]
-    run = ["/opt/epd/tests/gpu/run", "--out", "/tmp/out", *arguments]
+    run = ["/opt/epd/tests/gpu/run", "--out", "/tmp/out", "--divide", "64", *arguments]
     ended = root.run(" ".join(["env", *environment, *run]), check=False)
     print(ended.stdout + ended.stderr)
     return ended.returncode, json.loads((root.path / "tmp/out/report.json").read_text())
@@ -68,7 +72,7 @@ def _check(parts: list[dict]) -> None:
     wrong = [part for part in parts if part["status"] not in ("passed", "skipped")]
     assert not wrong, wrong
     passed = [part["name"] for part in parts if part["status"] == "passed"]
-    assert len(passed) == 10 and all(map(_WITHOUT_GPU.match, passed)), passed
+    assert len(passed) == 17 and all(map(_RUN_HERE.match, passed)), passed
     for part in parts:
         reason = part.get("reason") or part["result"].get("skipped", "")
         assert part["status"] == "passed" or _REASONS.search(reason), part

@@ -87,6 +87,17 @@ def test_on_several_gpus_rows_go_directly_and_by_nccl(
     assert [_argument(streams, f"--{what}") for what in ("ranks", "processes", "gpus")] == ["4"] * 3
 
 
+def test_benchmarks_that_are_only_tried_are_smaller(parts: types.ModuleType) -> None:
+    built = parts.programs.Programs(pathlib.Path("/out"), {})
+    tried = {part.name: part for part in parts.parts(built, 64)}
+    for name in ("bench api cuda worker", "T6 bench"):
+        assert _argument(tried[name], "--divide") == "64"
+    assert tried["bench deepep"].command[2] == "64"
+    made = _made(parts)
+    assert _argument(made["bench api cuda worker"], "--divide") == made["bench deepep"].command[2]
+    assert made["bench deepep"].command[2] == "1" and "--divide" not in made["T6 bench"].command
+
+
 def test_what_is_right_or_wrong_at_once_has_two_minutes(parts: types.ModuleType) -> None:
     for name, part in _made(parts).items():
         limit = 300 if "check" in name else 240 if "bench" in name else 120

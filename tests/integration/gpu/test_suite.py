@@ -88,7 +88,7 @@ def _visit(
     monkeypatch.setattr(suite.machine, "why_no_gpu", lambda: None)
     monkeypatch.setattr(suite.machine, "describe", lambda root: {"gpus": ["none"]})
     monkeypatch.setattr(suite.programs, "provide", lambda out: suite.programs.Programs(out, {}))
-    monkeypatch.setattr(suite.parts, "parts", lambda built: made)
+    monkeypatch.setattr(suite.parts, "parts", lambda built, divide: made)
     status = suite.main([str(argument) for argument in arguments])
     report = pathlib.Path(arguments[arguments.index("--report") + 1])
     return status, json.loads(report.read_text())
