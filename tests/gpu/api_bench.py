@@ -42,8 +42,8 @@ _OURS = "a routing plan in each dispatch, copies between the program's buffers a
 _IN_TIME = {
     "cpu": _OURS,
     "cuda": f"{_OURS}, zeros in what of a receive buffer gets no row",
-    "nccl_ep": f"{_OURS}, zeros in all of a receive buffer; of each operation epd's plan read to the host, "
-    "ncclEpUpdateHandle, and a comparison of NCCL EP's layout with the plan",
+    "nccl_ep": f"{_OURS}, zeros in what of a receive buffer gets no row; of each dispatch's plan a read to the host, one "
+    "ncclEpUpdateHandle, which its combine shares, and a comparison of NCCL EP's layout with it",
     "ragged_all_to_all": "a sort by expert and an exchange of counts in each dispatch, zeros in all of a receive buffer, "
     "sums by a scatter in float32; no weights go along",
 }
