@@ -167,6 +167,13 @@ void FakeGraph::Begin() {
   captures.insert(own);
 }
 
+bool FakeGraph::IsWhole() {
+  std::lock_guard lock(captures_mutex);
+  return own != nullptr && own->valid;
+}
+
+bool FakeGraph::EndAll() { return EndCaptures(); }
+
 FakeGraph::Calls FakeGraph::End() {
   const std::unique_ptr<Capture> ended(std::exchange(own, nullptr));
   std::lock_guard lock(captures_mutex);

@@ -27,7 +27,11 @@ class FakeGraph {
   // What this thread puts into streams from now on goes into the graph that End returns, which is empty if the capture
   // has been ended meanwhile.
   void Begin();
+  // Whether this thread's capture has not been ended by somebody.
+  static bool IsWhole();
   Calls End();
+  // What waits for a context does so to all captures. Whether there were any.
+  static bool EndAll();
   // The first call's error, or kSuccess.
   static Result Replay(const Calls& calls, Stream stream);
 

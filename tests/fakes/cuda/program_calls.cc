@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "tests/fakes/cuda/fake_graph.h"
 #include "tests/fakes/cuda/libcuda.h"
@@ -24,6 +25,9 @@ using epd::cuda::kNotReady;
 using epd::cuda::kSuccess;
 using epd::cuda::Result;
 using epd::cuda::Stream;
+
+constexpr Result kCaptureUnsupported = 900;
+constexpr Result kCaptureInvalidated = 901;
 
 using Clock = std::chrono::steady_clock;
 
@@ -81,7 +85,6 @@ EPD_FAKE_FORWARD(cuDeviceCanAccessPeer, device_can_access_peer, (int* can, int d
 EPD_FAKE_FORWARD(cuDevicePrimaryCtxRetain, primary_context_retain,
                  (epd::cuda::Context * context, int device), context, device)
 EPD_FAKE_FORWARD(cuCtxSetCurrent, context_set_current, (epd::cuda::Context context), context)
-EPD_FAKE_FORWARD(cuCtxSynchronize, context_synchronize, ())
 EPD_FAKE_FORWARD(cuModuleLoadData, module_load, (epd::cuda::Module * module, const void* image),
                  module, image)
 EPD_FAKE_FORWARD(cuModuleGetFunction, module_get_function,
@@ -105,6 +108,7 @@ EPD_FAKE_FORWARD(cuMemHostUnregister, host_unregister, (void* memory), memory)
 EPD_FAKE_FORWARD(cuMemHostGetDevicePointer_v2, host_get_device_pointer,
                  (DevicePointer * address, void* memory, unsigned flags), address, memory, flags)
 EPD_FAKE_FORWARD(cuStreamCreate, stream_create, (Stream * stream, unsigned flags), stream, flags)
+EPD_FAKE_FORWARD(cuThreadExchangeStreamCaptureMode, thread_exchange_capture_mode, (int* mode), mode)
 EPD_FAKE_FORWARD(cuStreamIsCapturing, stream_is_capturing, (Stream stream, int* status), stream,
                  status)
 EPD_FAKE_FORWARD(cuStreamBatchMemOp_v2, stream_batch,
@@ -145,6 +149,13 @@ EPD_FAKE_FORWARD(cuMemImportFromShareableHandle, memory_import,
                  (epd::cuda::MemoryHandle * handle, void* shareable, int type), handle, shareable,
                  type)
 
+// The driver's table has none: see fake_graph.h.
+EPD_FAKE_EXPORT Result cuCtxSynchronize() {
+  if (FakeGraph::EndAll()) return kCaptureUnsupported;
+  while (FakeOfLibrary().RunStreams() > 0) usleep(50);
+  size_t unused = 0;
+  return Table().memory_get_free(&unused, &unused);  // The error that a context has met stays.
+}
 EPD_FAKE_EXPORT Result cuMemAllocManaged(DevicePointer* address, size_t bytes, unsigned) {
   return Table().memory_allocate(address, bytes);
 }
@@ -191,8 +202,10 @@ EPD_FAKE_EXPORT Result cuStreamBeginCapture_v2(Stream, int) {
   return kSuccess;
 }
 EPD_FAKE_EXPORT Result cuStreamEndCapture(Stream, FakeGraph::Calls** graph) {
-  *graph = new FakeGraph::Calls(Graph().End());
-  return kSuccess;
+  const bool whole = FakeGraph::IsWhole();
+  FakeGraph::Calls calls = Graph().End();
+  *graph = whole ? new FakeGraph::Calls(std::move(calls)) : nullptr;
+  return whole ? kSuccess : kCaptureInvalidated;
 }
 EPD_FAKE_EXPORT Result cuGraphInstantiateWithFlags(FakeGraph::Calls** made, FakeGraph::Calls* graph,
                                                    uint64_t) {
