@@ -79,7 +79,7 @@ absl::Status CheckNcclEpTeams(const GroupSpec& spec, const std::vector<NodeId>& 
   if (experts % kNcclEpTeamMultiple == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "group=", text::Clean(spec.name, limits::kNameBytes),
-      ": ranks that follow each other on one ", "node are in teams of ", ranks, ", which have ",
+      ": ranks that follow each other on one node are in teams of ", ranks, ", which have ",
       experts, " of the ", spec.num_experts, " experts, but with backend=", spec.backend, " ",
       spec.traits().library, "'s limit is a multiple of ", kNcclEpTeamMultiple,
       " for each team; ask for more experts, place more ranks on each node, or ask for backend=",

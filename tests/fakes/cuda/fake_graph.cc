@@ -12,8 +12,6 @@
 namespace epd::cuda {
 namespace {
 
-constexpr Result kCaptureUnsupported = 900;
-constexpr Result kCaptureInvalidated = 901;
 constexpr int kCaptureStatusActive = 1;
 constexpr int kCaptureModeGlobal = 0;
 
@@ -30,13 +28,6 @@ thread_local int mode = kCaptureModeGlobal;
 std::mutex names_mutex;
 std::map<Function, size_t> args_bytes;
 
-// Whether there were any.
-bool EndCaptures() {
-  std::lock_guard lock(captures_mutex);
-  for (Capture* capture : captures) capture->valid = false;
-  return !captures.empty();
-}
-
 Result ExchangeMode(int* other) {
   std::swap(mode, *other);
   return kSuccess;
@@ -45,7 +36,7 @@ Result ExchangeMode(int* other) {
 // A call that no capture sees.
 template <auto Member, typename... Arguments>
 Result Unseen(Arguments... arguments) {
-  if (mode != kCaptureModeRelaxed && EndCaptures()) return kCaptureUnsupported;
+  if (mode != kCaptureModeRelaxed && FakeGraph::EndAll()) return kCaptureUnsupported;
   return (real->*Member)(arguments...);
 }
 
@@ -116,7 +107,7 @@ Result IsCapturing(Stream, int* status) {
 // How far a stream is that is captured nobody may ask, in any mode.
 Result Query(Stream stream) {
   if (own == nullptr) return Unseen<&DriverTable::stream_query>(stream);
-  EndCaptures();
+  FakeGraph::EndAll();
   return kCaptureInvalidated;
 }
 
@@ -172,7 +163,11 @@ bool FakeGraph::IsWhole() {
   return own != nullptr && own->valid;
 }
 
-bool FakeGraph::EndAll() { return EndCaptures(); }
+bool FakeGraph::EndAll() {
+  std::lock_guard lock(captures_mutex);
+  for (Capture* capture : captures) capture->valid = false;
+  return !captures.empty();
+}
 
 FakeGraph::Calls FakeGraph::End() {
   const std::unique_ptr<Capture> ended(std::exchange(own, nullptr));

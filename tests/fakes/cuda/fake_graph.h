@@ -9,6 +9,10 @@
 
 namespace epd::cuda {
 
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and _INVALIDATED.
+inline constexpr Result kCaptureUnsupported = 900;
+inline constexpr Result kCaptureInvalidated = 901;
+
 // One at a time per process.
 //
 // Captures are of the default mode, the strictest. By CUDA's documentation of cuThreadExchangeStreamCaptureMode a call that a

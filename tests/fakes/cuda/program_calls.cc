@@ -21,13 +21,12 @@ using epd::cuda::DriverTable;
 using epd::cuda::Event;
 using epd::cuda::FakeGraph;
 using epd::cuda::FakeOfLibrary;
+using epd::cuda::kCaptureInvalidated;
+using epd::cuda::kCaptureUnsupported;
 using epd::cuda::kNotReady;
 using epd::cuda::kSuccess;
 using epd::cuda::Result;
 using epd::cuda::Stream;
-
-constexpr Result kCaptureUnsupported = 900;
-constexpr Result kCaptureInvalidated = 901;
 
 using Clock = std::chrono::steady_clock;
 

@@ -156,6 +156,13 @@ class CudaBackendTest : public ::testing::Test {
             shm::OutBytes(kCapacity * kRowBytes, kCapacity));
     }
   }
+  // In arenas of its own.
+  absl::Status MoveDispatch() {
+    arenas_ = Make();
+    MapAll();
+    StageDispatch();
+    return Move();
+  }
   void ExpectDispatched() {
     const std::vector<::epd::Region> stages =
         StageScatters(problem_, plans_, rows_, weights_, kRowBytes);
@@ -196,20 +203,14 @@ class CudaBackendTest : public ::testing::Test {
 
 TEST_F(CudaBackendTest, DispatchHasTheBitsOfTheCpuBackend) {
   Open();
-  arenas_ = Make();
-  MapAll();
-  StageDispatch();
-  ASSERT_EQ(Move(), absl::OkStatus());
+  ASSERT_EQ(MoveDispatch(), absl::OkStatus());
   ExpectDispatched();
 }
 
 // Bulk copies run on the host by the same steps.
 TEST_F(CudaBackendTest, RowsAsLongAsTheSettingSaysMoveByBulkCopiesWithTheSameBits) {
   Open(SharingChoice::kAuto, "64");
-  arenas_ = Make();
-  MapAll();
-  StageDispatch();
-  ASSERT_EQ(Move(), absl::OkStatus());
+  ASSERT_EQ(MoveDispatch(), absl::OkStatus());
   ExpectDispatched();
   EXPECT_EQ(launched_["epd_push_each_bulk"], 1);
   EXPECT_EQ(launched_["epd_push_each_16"], 0);
@@ -217,10 +218,7 @@ TEST_F(CudaBackendTest, RowsAsLongAsTheSettingSaysMoveByBulkCopiesWithTheSameBit
 
 TEST_F(CudaBackendTest, ShorterRowsMoveAsBefore) {
   Open(SharingChoice::kAuto, "65");
-  arenas_ = Make();
-  MapAll();
-  StageDispatch();
-  ASSERT_EQ(Move(), absl::OkStatus());
+  ASSERT_EQ(MoveDispatch(), absl::OkStatus());
   EXPECT_EQ(launched_["epd_push_each_bulk"], 0);
   EXPECT_EQ(launched_["epd_push_each_16"], 1);
 }
@@ -235,10 +233,7 @@ class CudaBackendOfSmallBlocksTest : public CudaBackendTest {
 // The driver refuses launches that ask for more.
 TEST_F(CudaBackendOfSmallBlocksTest, GoesOnWithoutBulkCopiesWhateverTheSettingSays) {
   Open(SharingChoice::kAuto, "64");
-  arenas_ = Make();
-  MapAll();
-  StageDispatch();
-  ASSERT_EQ(Move(), absl::OkStatus());
+  ASSERT_EQ(MoveDispatch(), absl::OkStatus());
   ExpectDispatched();
   EXPECT_EQ(launched_["epd_push_each_bulk"], 0);
   EXPECT_EQ(launched_["epd_push_each_16"], 1);
@@ -392,10 +387,7 @@ TEST_F(CudaBackendTest, ADeviceThatFailsIsLostWithTheDriversReason) {
 TEST_F(CudaBackendTest, AStreamThatNeverCompletesIsLostAtItsDeadline) {
   driver_.RunApart();
   Open();
-  arenas_ = Make();
-  MapAll();
-  StageDispatch();
-  ASSERT_EQ(Move(), absl::OkStatus());
+  ASSERT_EQ(MoveDispatch(), absl::OkStatus());
   backend_->StartMove(1, *arenas_, group_, job_, now_);
   EXPECT_TRUE(backend_->Poll(now_ + absl::Seconds(4)).ok());
   const absl::Status late = backend_->Poll(now_ + absl::Seconds(6)).status();
