@@ -4,7 +4,8 @@
 
     with cluster.Node(cluster.default_target()) as node:
         print(node.call("GetStatus").version)
-        spec = node.message("GroupSpec", name="g", num_ranks=2, ...)
+        spec = node.message("GroupSpec", name="g", num_ranks=2, num_experts=4, hidden=8, max_tokens_per_rank=16,
+                            recv_capacity_per_rank=64, top_k=2, max_token_dtype="DTYPE_BFLOAT16")
         node.call("CreateGroup", spec=spec, request_id="1")
 
 Its messages and methods are those of proto/epd/v1/node.proto, which the package carries as descriptors: there is no generated

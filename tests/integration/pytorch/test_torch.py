@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 
+import docstring_snippets
 import harness
 import pytest
 import wait
@@ -147,3 +148,48 @@ def test_the_snippet_of_the_readme_runs():
             for rank in range(2)
         ]
         assert wait_all(ranks, 120) == [0, 0], daemon.log_tail()
+
+
+_PACKAGE = harness.ROOT / "client" / "python" / "epd"
+_OF_A_RANK = """
+import os, torch
+from epd.torch import Group
+rank = int(os.environ["RANK"])
+def group_of(ranks, **sizes):
+    return Group.join("static", ranks=ranks, rank=rank, num_experts=4, max_tokens_per_rank=8, hidden_dim=8,
+                      max_token_dtype=torch.float32, **sizes)
+"""
+_HEAD = (
+    "topk_idx, tokens, topk_weights = torch.zeros(8, 2, dtype=torch.long), torch.ones(8, 2048), torch.ones(8, 2)\n"
+    "experts = [torch.nn.Linear(2048, 2048) for _ in range(2)]\n"
+)
+_STATIC = (
+    "topk_idx, tokens, topk_weights = torch.zeros(8, 2, dtype=torch.long), torch.ones(8, 8), torch.ones(8, 2)\n"
+    "group = group_of(2, recv_capacity_per_rank=256)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "ranks", "before", "behind"),
+    [
+        ("plan.zones", 4, _HEAD, "assert out.shape == (8, 2048)"),
+        (
+            "torch.bucketize",
+            2,
+            _STATIC,
+            "assert local.shape == (256,) and recv.shape == (256, 8)\ngroup.finalize()",
+        ),
+    ],
+)
+def test_a_snippet_runs_as_it_stands(word: str, ranks: int, before: str, behind: str) -> None:
+    """Of the package's docstring and of the README; test_docstrings.py sees to it that there are no others."""
+    snippets = docstring_snippets.of_docstrings(_PACKAGE / "torch")
+    snippets += docstring_snippets.of_readmes(harness.ROOT, ["client/torch/README.md"])[1:]
+    (snippet,) = [snippet.text for snippet in snippets if word in snippet.text]
+    program = f"{_OF_A_RANK}\n{before}\n{snippet}\n{behind}\n"
+    with daemon_and_ranks() as (daemon, fleet):
+        started = [
+            subprocess.Popen([PYTHON, "-c", program], env=fleet.environment(RANK=str(rank)))
+            for rank in range(ranks)
+        ]
+        assert wait_all(started, 120) == [0] * ranks, daemon.log_tail()

@@ -4,12 +4,13 @@
 
     from epd.jax import EpLayerConfig, MeshResource, ep_bootstrap, ep_combine, ep_dispatch, global_shard_guard
 
-    with mesh, global_shard_guard(MeshResource(dp_resource="dp", ep_resource="ep")):
+    with jax.set_mesh(mesh), global_shard_guard(MeshResource(dp_resource="dp", ep_resource="ep")):
         ep_bootstrap(world_size=4, rank=jax.process_index(), num_experts=8, max_tokens_per_rank=512,
                      recv_capacity_per_rank=4096, hidden_dim=2048)
         layer = EpLayerConfig(top_k=2)
         recv, weights, handle, counts, total = ep_dispatch(layer, topk_idx, tokens, topk_weights, 4096)
-        out = ep_combine(layer, handle, counts, experts(recv) * weights[..., None], tokens.shape[0])
+        rows = experts(recv) * weights[..., None].astype(recv.dtype)
+        out = ep_combine(layer, handle, counts, rows, tokens.shape[0])
 
 ``Group`` is the same as an object: several groups per process and program, groups of processes without jax.distributed.
 ``roles`` runs different programs on ranks with tokens and on ranks with experts.

@@ -9,7 +9,7 @@
         @jax.jit
         def step(idx, tokens, weights):
             recv, recv_weights, handle, *_ = encoder.dispatch(layer, idx, tokens, weights, 4096)
-            return encoder.combine(layer, handle, counts, experts(recv), tokens.shape[0])
+            return encoder.combine(layer, handle, experts(recv), tokens.shape[0])
 
 A program holds a group's name and sizes, and nothing of this process: what the name means is looked up at every call.
 """
