@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -74,7 +75,10 @@ Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline
       EPD_FAILPOINT_CALL("client.attach.no_descriptor", EMFILE,
                          socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!fd.valid()) {
-    return MakeStatus(Code::kUnavailable, "socket(AF_UNIX): %s", std::strerror(errno));
+    const bool no_room = errno == EMFILE || errno == ENFILE;
+    return MakeStatus(no_room ? Code::kResourceExhausted : Code::kUnavailable,
+                      "socket(AF_UNIX): %s%s", std::strerror(errno),
+                      no_room ? "; raise the limit of open files (ulimit -n) or close some" : "");
   }
   // A Unix socket connects at once, or says EAGAIN while the backlog is full.
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
@@ -116,12 +120,24 @@ bool AttachSocket::WaitReadable(Clock::time_point deadline) const {
   }
 }
 
+Status NoDescriptors() {
+  rlimit files = {};
+  getrlimit(RLIMIT_NOFILE, &files);
+  return MakeStatus(
+      Code::kResourceExhausted,
+      "this process has no room for the descriptors that the daemon sent: it may have "
+      "%llu open files; raise the limit (ulimit -n) or close some",
+      static_cast<unsigned long long>(files.rlim_cur));
+}
+
 Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
   while (true) {
     if (Status s = ReceiveOne(deadline, datagram); !s.ok()) return s;
     std::move(datagram->fds.begin(), datagram->fds.end(), std::back_inserter(ahead_));
+    ahead_lacks_fds_ = ahead_lacks_fds_ || datagram->lacks_fds;
     if (datagram->bytes == kDescriptorsAhead) continue;
     datagram->fds = std::exchange(ahead_, {});
+    datagram->lacks_fds = std::exchange(ahead_lacks_fds_, false);
     return {};
   }
 }
@@ -146,11 +162,9 @@ Status AttachSocket::ReceiveOne(Clock::time_point deadline, Datagram* datagram) 
     if (got <= 0) return MakeStatus(Code::kUnavailable, "the daemon closed the session");
     datagram->fds.clear();
     TakeFds(header, &datagram->fds);
-    if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-      return MakeStatus(Code::kDataLoss,
-                        "a message of the daemon was cut off; are this process's file descriptors "
-                        "used up (ulimit -n)?");
-    }
+    if ((header.msg_flags & MSG_TRUNC) != 0)
+      return MakeStatus(Code::kDataLoss, "a message of the daemon was cut off");
+    datagram->lacks_fds = (header.msg_flags & MSG_CTRUNC) != 0;
     buffer.resize(static_cast<size_t>(got));
     EPD_FAILPOINT_FLIP("client.socket.bytes", buffer.data(), buffer.size());
     datagram->bytes = std::move(buffer);

@@ -19,6 +19,7 @@ class AttachSocket {
   struct Datagram {
     std::string bytes;
     std::vector<UniqueFd> fds;
+    bool lacks_fds = false;  // This process had no room for all of them.
   };
 
   // Connects to the daemon that listens on `path`.
@@ -26,6 +27,7 @@ class AttachSocket {
   //   NOT_FOUND          nothing listens there (no such file, or refused: then what a killed epd
   //                      left is removed)
   //   PERMISSION_DENIED  the socket may not be opened, or is not a daemon's that this user trusts
+  //   RESOURCE_EXHAUSTED  this process may open no further file
   //   UNAVAILABLE        anything else, the backlog full until `deadline` included
   static Status Connect(const std::string& path, Clock::time_point deadline, AttachSocket* socket);
 
@@ -39,7 +41,7 @@ class AttachSocket {
   // Receives one message, with the descriptors that came ahead of it.
   //   DEADLINE_EXCEEDED  none came until `deadline`
   //   UNAVAILABLE        the socket was closed
-  //   DATA_LOSS          the datagram is too long or its descriptors were cut off
+  //   DATA_LOSS          the datagram is too long
   Status Receive(Clock::time_point deadline, Datagram* datagram);
 
   // Makes every Receive return UNAVAILABLE, now and later; both sides see the end of the session.
@@ -54,6 +56,10 @@ class AttachSocket {
 
   UniqueFd fd_;
   std::vector<UniqueFd> ahead_;  // Of the message that comes next (descriptors_ahead.h).
+  bool ahead_lacks_fds_ = false;
 };
+
+// The error of a message that lacks descriptors.
+Status NoDescriptors();
 
 }  // namespace epd::client

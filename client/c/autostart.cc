@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "client/c/attach_socket.h"
+#include "client/c/clean_start.h"
 #include "client/c/epd_client.h"
 #include "client/c/trusted_server.h"
 
@@ -78,6 +79,8 @@ bool Listens(const std::string& path) {
 struct Launch {
   std::vector<std::string> words;
   std::vector<char*> argv;
+  std::vector<std::string> environment;
+  std::vector<char*> envp;
   int log_fd = -1;
 };
 
@@ -97,7 +100,8 @@ struct Launch {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   if (chdir("/") != 0) _exit(126);
-  execv(launch.argv[0], launch.argv.data());
+  StartClean(STDERR_FILENO);
+  execve(launch.argv[0], launch.argv.data(), launch.envp.data());
   _exit(127);
 }
 
@@ -127,6 +131,9 @@ Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::
   launch.words = {binary, "--socket=" + daemon.socket_path, kIdleExit};
   for (std::string& word : launch.words) launch.argv.push_back(word.data());
   launch.argv.push_back(nullptr);
+  launch.environment = CleanEnvironment(environ);
+  for (std::string& entry : launch.environment) launch.envp.push_back(entry.data());
+  launch.envp.push_back(nullptr);
   UniqueFd log(
       open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!log.valid()) {

@@ -85,10 +85,12 @@ int epd_connect(const epd_connect_args* given, epd_client** client, epd_error* e
 
 void epd_disconnect(epd_client* client) {
   if (client == nullptr) return;
-  // A forked child only drops its handle: locks and threads of the session are the parent's.
-  if (client->session->InForkedChild()) return;
-  client->session->Disconnect();
-  delete client;
+  GuardedCall([client] {
+    // A forked child only drops its handle: locks and threads of the session are the parent's.
+    if (client->session->InForkedChild()) return;
+    const std::unique_ptr<epd_client> own(client);
+    client->session->Disconnect();
+  });
 }
 
 int epd_check(epd_client* client, epd_error* error) {
@@ -96,7 +98,9 @@ int epd_check(epd_client* client, epd_error* error) {
                  [&] { return client == nullptr ? Null("client") : client->session->Check(); });
 }
 
-const char* epd_socket_path(const epd_client* client) { return client->session->path().c_str(); }
+const char* epd_socket_path(const epd_client* client) {
+  return GuardedOr<const char*>("", [client] { return client->session->path().c_str(); });
+}
 
 int epd_join(epd_client* client, const epd_join_args* given, epd_group** group, epd_error* error) {
   return Guarded(error, [&]() -> Status {
@@ -117,12 +121,12 @@ int epd_join(epd_client* client, const epd_join_args* given, epd_group** group, 
 }
 
 int epd_leave(epd_group* group, epd_error* error) {
-  if (group == nullptr) return Report(Null("group"), error);
-  if (group->session->InForkedChild())
-    return Guarded(error, [&] { return group->session->BeforeCall(); });
-  const int code = Guarded(error, [&] { return group->session->LeaveGroup(*group->group); });
-  delete group;
-  return code;
+  return Guarded(error, [&]() -> Status {
+    if (group == nullptr) return Null("group");
+    if (group->session->InForkedChild()) return group->session->BeforeCall();
+    const std::unique_ptr<epd_group> own(group);
+    return group->session->LeaveGroup(*group->group);
+  });
 }
 
 int epd_group_get_info(epd_group* group, epd_group_info* info) {
@@ -152,20 +156,25 @@ int epd_group_check(epd_group* group, epd_error* error) {
 }
 
 uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]) {
-  Program digest;
-  std::copy(program, program + 16, digest.begin());
-  (void)group->session->BeforeCallOf(*group->group);  // The execution's calls say it.
-  return group->group->BeginExecution(rank, digest);
+  // A refused execution's calls say why.
+  return GuardedOr<uint64_t>(kRefusedExecution, [&] {
+    Program digest;
+    std::copy(program, program + 16, digest.begin());
+    (void)group->session->BeforeCallOf(*group->group);  // Likewise.
+    return group->group->BeginExecution(rank, digest);
+  });
 }
 
 size_t epd_handle_mem_size(uint32_t num_ranks, uint32_t num_experts, uint32_t max_tokens_per_rank,
                            uint32_t top_k) {
-  epd::RoutingSpec spec;
-  spec.num_ranks = static_cast<int32_t>(num_ranks);
-  spec.num_experts = static_cast<int32_t>(num_experts);
-  spec.max_tokens = max_tokens_per_rank;
-  spec.top_k = static_cast<int32_t>(top_k);
-  return epd::CheckRoutingSpec(spec).ok() ? epd::RoutingPlanBytes(spec) : 0;
+  return GuardedOr<size_t>(0, [&] {
+    epd::RoutingSpec spec;
+    spec.num_ranks = static_cast<int32_t>(num_ranks);
+    spec.num_experts = static_cast<int32_t>(num_experts);
+    spec.max_tokens = max_tokens_per_rank;
+    spec.top_k = static_cast<int32_t>(top_k);
+    return epd::CheckRoutingSpec(spec).ok() ? epd::RoutingPlanBytes(spec) : 0;
+  });
 }
 
 int epd_prepare(epd_group* group, const epd_prepare_args* args, epd_error* error) {

@@ -39,11 +39,18 @@ class MadeOnce {
       if (found != values_.end()) values_.erase(found);
       making_.insert(key);
     }
-    Status made = make(value);
-    MutexLock lock(mutex_);
-    making_.erase(key);
-    if (made.ok()) values_[key] = *value;
-    made_.NotifyAll();
+    Status made;
+    try {
+      made = make(value);
+    } catch (...) {
+      Made(key);
+      throw;
+    }
+    {
+      MutexLock lock(mutex_);
+      if (made.ok()) values_[key] = *value;
+    }
+    Made(key);
     return made;
   }
 
@@ -71,6 +78,11 @@ class MadeOnce {
   }
 
  private:
+  void Made(const Key& key) EPD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    making_.erase(key);
+    made_.NotifyAll();
+  }
   static Status Late() {
     return {Code::kDeadlineExceeded, "another thread has not made it in time; try again"};
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "proto/failpoint/failpoint.h"
+#include "proto/machine/thread.h"
 
 namespace epd::client {
 
@@ -42,8 +43,14 @@ Status Mapping::Map(int fd, uint64_t bytes, bool writable, Mapping* mapping) {
                    ? MAP_FAILED
                    : mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED) {
-    return MakeStatus(Code::kResourceExhausted, "cannot map %llu bytes of shared memory: %s",
-                      static_cast<unsigned long long>(bytes), std::strerror(errno));
+    const int error = errno;
+    const std::string limit = AddressSpaceLimit();
+    return MakeStatus(Code::kResourceExhausted, "cannot map %llu bytes of shared memory: %s%s",
+                      static_cast<unsigned long long>(bytes), std::strerror(error),
+                      limit.empty() ? ""
+                                    : ("; the address space of this process is limited (" + limit +
+                                       "): raise ulimit -v, or ask for fewer tokens per rank")
+                                          .c_str());
   }
   Mapping made;
   made.data_ = static_cast<std::byte*>(data);

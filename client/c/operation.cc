@@ -34,6 +34,8 @@ bool OperationRun::GoOn(Clock::time_point until) {
     const bool may_wait = until == Clock::time_point::max();
     if (!may_wait && !group_->IsReady()) return false;
     status_ = session_->BeforeCallOf(*group_);
+    Status refused;
+    if (status_.code == Code::kResourceExhausted) refused = std::exchange(status_, {});
     if (status_.ok()) status_ = group_->BeginCall(rank_, may_wait, &key_, &formation_);
     if (status_.ok() && formation_ == nullptr) return false;
     is_let_in_ = status_.ok();
@@ -43,8 +45,8 @@ bool OperationRun::GoOn(Clock::time_point until) {
       return true;
     }
     epoch_ = formation_->epoch;
-    call_ =
-        std::make_unique<Call>(Call::Of{*session_, *group_, *operation_, rank_, key_}, formation_);
+    call_ = std::make_unique<Call>(
+        Call::Of{*session_, *group_, *operation_, rank_, key_, std::move(refused)}, formation_);
   }
   if (call_ != nullptr) {
     if (!call_->GoOn(until)) return false;

@@ -97,6 +97,7 @@ Status Call::Begin() {
     stages_.reserve(formation_.arenas.size());
     return operation_.Plan(formation_, &request_);
   });
+  if (own_.ok()) own_ = refused_;
   if (own_.ok()) own_ = CheckDevice();
   staged_ = own_.ok() && TryStage(&own_);
   request_.announce.client = shm::kReadsManyEagerBuffers;

@@ -30,15 +30,17 @@ class Call {
     Operation& operation;
     uint32_t rank;
     const CallKey& key;
+    Status refused = {};  // Why this rank cannot make the call: it only tells the others.
   };
-  Call(const Of& of, std::shared_ptr<const Formation> formation)
+  Call(Of of, std::shared_ptr<const Formation> formation)
       : session_(of.session),
         group_(of.group),
         shared_formation_(std::move(formation)),
         formation_(*shared_formation_),
         operation_(of.operation),
         key_(of.key),
-        slot_(*formation_.slots[of.rank]) {
+        slot_(*formation_.slots[of.rank]),
+        refused_(std::move(of.refused)) {
     request_.rank = of.rank;
   }
   // Under way only where memory has run out: whoever may still read this rank's rows then finds that they do not stand, or
@@ -114,7 +116,8 @@ class Call {
   Clock::time_point deadline_;  // Of what is awaited.
   Status status_;
   Status answer_;  // The worker's last.
-  Status own_;     // Of this rank's arguments and rows.
+  const Status refused_;
+  Status own_;  // Of this rank's arguments and rows.
   shm::SlotRequest request_ = {};
   Admitted admitted_;
   Status admission_;                  // Whether the worker's region can be used.

@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
@@ -33,6 +33,9 @@ class Uncancelled {
  private:
   int before_ = 0;
 };
+
+// Needs no memory: so short a text lies in the string itself.
+Status OutOfMemory() { return {Code::kResourceExhausted, "out of memory"}; }
 
 Status ForkedChild() {
   return MakeStatus(
@@ -90,6 +93,7 @@ Status Session::TakeAttached(Clock::time_point deadline) {
                ? MakeStatus(Code::kUnavailable, "the daemon at %s ends", path_.c_str())
                : goodbye->status;
   }
+  if (datagram.lacks_fds) return NoDescriptors();
   const auto* attached = std::get_if<Attached>(&message);
   if (attached == nullptr || datagram.fds.size() != 2) {
     return MakeStatus(Code::kDataLoss,
@@ -118,8 +122,13 @@ void Session::Disconnect() {
     groups.swap(groups_);
     changed_.NotifyAll();
   }
-  const Status cause = MakeStatus(Code::kFailedPrecondition, "this client was disconnected");
-  for (const auto& [id, group] : groups) group->OnEnded(cause);
+  for (const auto& [id, group] : groups) {
+    try {
+      group->OnEnded(MakeStatus(Code::kFailedPrecondition, "this client was disconnected"));
+    } catch (const std::bad_alloc&) {
+      group->OnEnded({Code::kFailedPrecondition, "disconnected"});  // Short: it needs no memory.
+    }
+  }
   socket_.Shutdown();
   if (watchdog_.joinable()) watchdog_.join();
 }
@@ -167,8 +176,7 @@ Status Session::Check() {
 
 Status Session::BeforeCall() {
   if (InForkedChild()) return ForkedChild();
-  if (!watched_.load(std::memory_order_acquire)) StartWatchdog();
-  return {};
+  return watched_.load(std::memory_order_acquire) ? Status() : StartWatchdog();
 }
 
 Status Session::BeforeCallOf(const Group& group) {
@@ -197,7 +205,12 @@ bool Session::ReadOne(Clock::time_point deadline) {
   const Uncancelled whole;
   if (!socket_.WaitReadable(deadline)) return false;
   handling_ = true;
-  const bool handled = HandleOne();
+  bool handled = false;
+  try {
+    handled = HandleOne();
+  } catch (const std::bad_alloc&) {
+    LoseForMemory();
+  }
   handling_ = false;
   return handled;
 }
@@ -211,6 +224,15 @@ bool Session::HandleOne() {
   if (!status.ok()) {
     Lose(std::move(status));
     return false;
+  }
+  if (datagram.lacks_fds) {
+    auto* const joined = std::get_if<Joined>(&message);
+    if (joined == nullptr) {
+      Lose(NoDescriptors());
+      return false;
+    }
+    TakeJoined(*joined, datagram.fds, NoDescriptors());
+    return true;
   }
   std::visit([&](auto& body) { Handle(body, datagram.fds); }, message);
   return true;
@@ -251,19 +273,36 @@ void Session::Lose(Status cause) {
   for (const auto& [id, group] : groups) group->OnEnded(cause);
 }
 
-void Session::StartWatchdog() {
+void Session::LoseForMemory() noexcept {
+  std::map<uint64_t, std::shared_ptr<Group>> groups;
+  {
+    MutexLock lock(mutex_);
+    if (!lost_.ok()) return;
+    lost_ = OutOfMemory();
+    groups.swap(groups_);
+    for (auto& [id, request] : pending_) {
+      request.done = true;
+      request.status = OutOfMemory();
+      if (request.group != nullptr) request.group->OnEnded(OutOfMemory());
+    }
+    changed_.NotifyAll();
+  }
+  socket_.Shutdown();  // epd and the other ranks see the end at once.
+  for (const auto& [id, group] : groups) group->OnEnded(OutOfMemory());
+}
+
+Status Session::StartWatchdog() {
   MutexLock lock(mutex_);
-  if (watched_.load(std::memory_order_relaxed) || closing_) return;
+  if (watched_.load(std::memory_order_relaxed) || closing_) return {};
+  constexpr const char* kName = "epd-watchdog";
   // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  if (stacks::IsOn()) sigdelset(&all, SIGUSR2);  // It writes its stack, too.
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  watchdog_ = std::thread([this] { Watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(watchdog_.native_handle(), "epd-watchdog");
+  const ThreadSignals signals = stacks::IsOn() ? ThreadSignals::kStacksOnly : ThreadSignals::kNone;
+  if (const int error = StartThread(
+          {kName, signals}, [this] { Watch(); }, &watchdog_);
+      error != 0)
+    return {Code::kResourceExhausted, WhyNoThread(kName, error)};
   watched_.store(true, std::memory_order_release);
+  return {};
 }
 
 void Session::Watch() {
@@ -274,11 +313,9 @@ void Session::Watch() {
     return closing_;
   };
   changed_.WaitUntil(mutex_, Clock::now() + kPoisonDelay, closing);
-  const auto further = further_slots_;  // No more of them come.
-  lock.Unlock();
   EPD_FAILPOINT("client.watchdog.poison");
   cpu_slots_->pool().PoisonAll();
-  for (const auto& [worker, slots] : further) slots->pool().PoisonAll();
+  for (const auto& [worker, slots] : further_slots_) slots->pool().PoisonAll();
 }
 
 }  // namespace epd::client

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
+#include "proto/machine/thread.h"
 
 namespace epd::client {
 
@@ -58,7 +58,9 @@ class Session {
   // After Ctrl-C in a wait: ends the session, so that the other ranks hear of it at once. CANCELLED.
   Status EndInterrupted();
 
-  // To be called before the first arm of each call. FAILED_PRECONDITION in a forked child.
+  // To be called before the first arm of each call.
+  //   FAILED_PRECONDITION  in a forked child
+  //   RESOURCE_EXHAUSTED   no thread for the watchdog can be had: the call tells the other ranks so
   Status BeforeCall();
   // Before a call of `group`. One that a lost rank's death would refuse hears first what epd has sent so far: that all
   // ranks are there again goes out before any of them is told that it has joined.
@@ -97,8 +99,13 @@ class Session {
   // Reads and handles one datagram. False: none came until `deadline`.
   bool ReadOne(Clock::time_point deadline);
   bool HandleOne();
+  // Ends the session where there is no memory to go on with: nothing of what epd says may be left out, and whoever waits for
+  // this process hears that it is gone.
+  void LoseForMemory() noexcept;
+  Status TryJoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Group>* group);
+  Status TryLeaveGroup(Group& group);
 
-  void Handle(Joined& joined, std::vector<UniqueFd>& fds);
+  void Handle(Joined& joined, std::vector<UniqueFd>& fds) { TakeJoined(joined, fds, {}); }
   void Handle(JoinFailed& failed, std::vector<UniqueFd>&);
   void Handle(Left& left, std::vector<UniqueFd>&);
   void Handle(Reform& reform, std::vector<UniqueFd>&);
@@ -108,6 +115,8 @@ class Session {
   void Handle(Attached&, std::vector<UniqueFd>&) {}
   void Handle(UnknownMessage&, std::vector<UniqueFd>&) {}
 
+  // `bad`: why this process cannot take part, which the other ranks are told.
+  void TakeJoined(Joined& joined, std::vector<UniqueFd>& fds, const Status& bad);
   Status MakeFormation(const Joined& joined, const PlanIds& carried, std::vector<UniqueFd>& fds,
                        std::shared_ptr<const Formation>* formation);
   // Keeps the slots that came with `joined`, the first of `fds`.
@@ -120,7 +129,7 @@ class Session {
   void Finish(uint64_t request_id, Status status);
   std::shared_ptr<Group> FindGroup(uint64_t group_id);
   void Lose(Status cause);
-  void StartWatchdog();
+  Status StartWatchdog();
   void Watch();
 
   const std::string path_;
@@ -147,7 +156,7 @@ class Session {
   // Arenas that several groups share are mapped once: by device, inode, writable.
   std::map<std::tuple<uint64_t, uint64_t, bool>, std::weak_ptr<const Mapping>> mappings_
       EPD_GUARDED_BY(mutex_);
-  std::thread watchdog_;
+  Thread watchdog_;
 };
 
 }  // namespace epd::client

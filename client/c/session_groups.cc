@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <new>
 #include <tuple>
 
 #include "client/c/attach_messages.h"
@@ -100,6 +101,24 @@ void TakeDeviceMemory(const JoinedArena& arena, UniqueFd fd, Formation::Arena* t
 }  // namespace
 
 Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Group>* out) {
+  try {
+    return TryJoinGroup(std::move(join), carried, out);
+  } catch (const std::bad_alloc&) {
+    LoseForMemory();  // epd may count on this rank already.
+    throw;
+  }
+}
+
+Status Session::LeaveGroup(Group& group) {
+  try {
+    return TryLeaveGroup(group);
+  } catch (const std::bad_alloc&) {
+    LoseForMemory();  // epd may not have heard of it.
+    throw;
+  }
+}
+
+Status Session::TryJoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Group>* out) {
   if (InForkedChild()) return BeforeCall();
   auto group =
       std::make_shared<Group>(Title(join.spec), join.ranks, [this](const Drained& drained) {
@@ -143,7 +162,7 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
                              Title(join.spec).c_str()));
 }
 
-Status Session::LeaveGroup(Group& group) {
+Status Session::TryLeaveGroup(Group& group) {
   const std::shared_ptr<const Formation> last = group.current();
   const Clock::time_point deadline = Clock::now() + kLeaveDeadline;
   MutexLock lock(mutex_);
@@ -298,7 +317,7 @@ Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
   return {};
 }
 
-void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
+void Session::TakeJoined(Joined& joined, std::vector<UniqueFd>& fds, const Status& bad) {
   std::shared_ptr<Group> group;
   PlanIds carried;
   {
@@ -318,7 +337,7 @@ void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
   }
   std::shared_ptr<const Formation> formation;
   EPD_FAILPOINT("client.joined.received");
-  Status status = MakeFormation(joined, carried, fds, &formation);
+  Status status = bad.ok() ? MakeFormation(joined, carried, fds, &formation) : bad;
   EPD_FAILPOINT("client.joined.mapped");
   if (status.ok()) {
     group->OnJoined(std::move(formation));

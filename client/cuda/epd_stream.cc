@@ -1,6 +1,7 @@
 #include "client/cuda/epd_stream.h"
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -117,8 +118,10 @@ int epd_stream_check(epd_stream_group* streams, epd_error* error) {
 
 void epd_stream_close(epd_stream_group* streams) {
   if (streams == nullptr) return;
-  streams->group->Close();
-  delete streams;
+  GuardedCall([streams] {
+    const std::unique_ptr<epd_stream_group> own(streams);
+    streams->group->Close();
+  });
 }
 
 int epd_stream_add_site(epd_stream_group* streams, const epd_stream_call* call,
@@ -127,7 +130,9 @@ int epd_stream_add_site(epd_stream_group* streams, const epd_stream_call* call,
                  [&] { return site == nullptr ? Null("site") : AddSite(streams, call, site); });
 }
 
-void epd_stream_remove_site(epd_stream_site* site) { delete site; }
+void epd_stream_remove_site(epd_stream_site* site) {
+  GuardedCall([site] { delete site; });
+}
 
 int epd_stream_put(epd_stream_site* site, const epd_stream_buffers* buffers, void* stream,
                    epd_error* error) {

@@ -1,10 +1,8 @@
 #include "client/cuda/stream_group.h"
 
-#include <pthread.h>
-
 #include <atomic>
-#include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include "client/cuda/beside_captures.h"
 #include "client/cuda/device_kernels.h"
@@ -13,6 +11,7 @@
 #include "kernels/cuda/driver/sticky_errors.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
+#include "proto/machine/thread.h"
 
 namespace epd::client {
 namespace {
@@ -75,14 +74,14 @@ Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadli
   args.group->EndStreams();
   if (!status.ok()) return status;
 
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  // Detached: it ends by itself once the group is closed and its sites are gone, or with the process.
-  std::thread([made] { made->Run(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // Detached: it ends by itself once the group is closed and its sites are gone, or with the process. Signals are for the program's
+  // own threads.
+  constexpr const char* kName = "epd-streams";
+  if (const int error = StartDetached({kName, ThreadSignals::kNone}, [made] { made->Run(); });
+      error != 0) {
+    return MakeStatus(Code::kResourceExhausted, "group=%s rank=%u phase=open: %s",
+                      args.group->name().c_str(), args.rank, WhyNoThread(kName, error).c_str());
+  }
 
   MutexLock lock(made->mutex_);
   if (status = made->AwaitOpen(deadline); !status.ok()) {
@@ -265,7 +264,6 @@ void StreamGroup::ReleaseRetired() {
 }
 
 void StreamGroup::Run() {
-  pthread_setname_np(pthread_self(), "epd-streams");
   const BesideCaptures beside(driver_);
   driver_.context_set_current(context_);
   uint64_t last = 0;
@@ -354,10 +352,13 @@ void StreamGroup::Drain() {
     sites_.Leave();
   }
   std::atomic<bool> unmapped = false;
-  std::thread unmapping([&] {
+  const auto unmap = [&] {
     UnmapStaging();
     unmapped = true;
-  });
+  };
+  Thread unmapping;
+  // Without a thread nobody ends the uses meanwhile, should epd's session be lost.
+  if (StartThread({"epd-unmap", ThreadSignals::kNone}, unmap, &unmapping) != 0) return unmap();
   while (!unmapped) {
     std::this_thread::sleep_for(kGuardPeriod);
     const Status lost = args_.lost();

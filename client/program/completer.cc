@@ -1,13 +1,12 @@
 #include "client/program/completer.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
-#include <thread>
 #include <utility>
+
+#include "proto/machine/thread.h"
 
 namespace epd::program {
 namespace {
@@ -29,7 +28,7 @@ Completer& Completer::Shared() {
   return *completer;
 }
 
-bool Completer::Run(std::function<void()> work) {
+client::Status Completer::Run(std::function<void()> work) {
   {
     const client::MutexLock lock(mutex_);
     if (!idle_.empty()) {
@@ -37,22 +36,20 @@ bool Completer::Run(std::function<void()> work) {
       idle_.pop_back();
       worker->work = std::move(work);
       worker->wake.NotifyAll();
-      return true;
+      return {};
     }
     ++num_threads_;
   }
-  try {
-    std::thread([this, work = std::move(work)]() mutable { Loop(std::move(work)); }).detach();
-  } catch (const std::system_error&) {
-    const client::MutexLock lock(mutex_);
-    --num_threads_;
-    return false;
-  }
-  return true;
+  const int error =
+      StartDetached({"epd-op", ThreadSignals::kNone},
+                    [this, work = std::move(work)]() mutable { Loop(std::move(work)); });
+  if (error == 0) return {};
+  const client::MutexLock lock(mutex_);
+  --num_threads_;
+  return {client::Code::kResourceExhausted, WhyNoThread("epd-op", error)};
 }
 
 void Completer::Loop(std::function<void()> work) {
-  pthread_setname_np(pthread_self(), "epd-op");
   Worker self;
   while (true) {
     work();

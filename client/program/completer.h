@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/c/mutex.h"
+#include "client/c/status.h"
 
 namespace epd::program {
 
@@ -20,8 +21,9 @@ class Completer {
   // The one of this process, made at first use and leaked: programs may outlive main().
   static Completer& Shared();
 
-  // Runs `work` on a thread of its own, at once. False if the system gives no further thread.
-  bool Run(std::function<void()> work);
+  // Runs `work` on a thread of its own, at once.
+  //   RESOURCE_EXHAUSTED  the system gives no further thread: which limits there are
+  client::Status Run(std::function<void()> work);
 
   // Threads made so far. For tests.
   std::size_t num_threads() const;

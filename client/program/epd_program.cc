@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,8 +19,6 @@
 
 namespace epd::program {
 namespace {
-
-using client::Report;
 
 constexpr std::uint32_t kTopK = 1;  // Of a handshake.
 
@@ -58,11 +57,12 @@ struct OwnCall {
   }
 };
 
-// To its end.
-int Run(const epd_program_call* given, ProgramCall::Exchange exchange, epd_error* error) {
+// To its end. What it takes to keep `exchange` is taken under the guard.
+template <typename Exchange>
+int Run(const epd_program_call* given, const Exchange& exchange, epd_error* error) {
   return client::Guarded(error, [&]() -> Status {
     OwnCall own;
-    const Status status = own.Make(given, std::move(exchange));
+    const Status status = own.Make(given, exchange);
     return status.ok() ? own.call->Finish() : status;
   });
 }
@@ -129,54 +129,66 @@ int RunOperation(epd_operation operation, const epd_program_call* call, const Ar
 }  // namespace
 }  // namespace epd::program
 
-using epd::client::Report;
+using epd::client::Guarded;
+using epd::client::GuardedCall;
+using epd::client::GuardedOr;
 using epd::program::Groups;
 using epd::program::RunOperation;
 using epd::program::Status;
 
 int epd_program_connect(const char* socket_path, const char* daemon_path, epd_error* error) {
-  return Report(Groups::Shared().Connect(
-                    {epd::program::OrEmpty(socket_path), epd::program::OrEmpty(daemon_path)}),
-                error);
+  return Guarded(error, [&] {
+    return Groups::Shared().Connect(
+        {epd::program::OrEmpty(socket_path), epd::program::OrEmpty(daemon_path)});
+  });
 }
 
 size_t epd_program_socket_path(char* path, size_t path_bytes) {
-  const std::string found = Groups::Shared().socket_path();
-  if (path_bytes > 0) std::snprintf(path, path_bytes, "%s", found.c_str());
-  return found.size();
+  if (path_bytes > 0) *path = '\0';
+  return GuardedOr<size_t>(0, [&] {
+    const std::string found = Groups::Shared().socket_path();
+    if (path_bytes > 0) std::snprintf(path, path_bytes, "%s", found.c_str());
+    return found.size();
+  });
 }
 
 int epd_program_join(const epd_program_group* group, epd_error* error) {
-  std::shared_ptr<const epd::program::GroupConfig> config;
-  Status status = epd::program::GroupConfig::Read(group, &config);
-  if (status.ok()) status = Groups::Shared().Join(std::move(config));
-  return Report(status, error);
+  return Guarded(error, [&] {
+    std::shared_ptr<const epd::program::GroupConfig> config;
+    Status status = epd::program::GroupConfig::Read(group, &config);
+    if (status.ok()) status = Groups::Shared().Join(std::move(config));
+    return status;
+  });
 }
 
 void epd_program_describe_with(const char* prefix, epd_program_describe describe) {
-  Groups::Shared().DescribeWith(prefix, describe);
+  GuardedCall([&] { Groups::Shared().DescribeWith(prefix, describe); });
 }
 
 int epd_program_wait(const char* alias, epd_error* error) {
-  return Report(Groups::Shared().Wait(epd::program::OrEmpty(alias)), error);
+  return Guarded(error, [&] { return Groups::Shared().Wait(epd::program::OrEmpty(alias)); });
 }
 
 int epd_program_state(const char* alias, uint64_t* epoch) {
   uint64_t last = 0;
-  const int state = Groups::Shared().State(epd::program::OrEmpty(alias), &last);
+  const int state = GuardedOr<int>(EPD_PROGRAM_LOST, [&] {
+    return Groups::Shared().State(epd::program::OrEmpty(alias), &last);
+  });
   if (epoch != nullptr) *epoch = last;
   return state;
 }
 
 void epd_program_finalize(const char* alias) {
-  Groups::Shared().Finalize(epd::program::OrEmpty(alias));
+  GuardedCall([&] { Groups::Shared().Finalize(epd::program::OrEmpty(alias)); });
 }
 
 int epd_program_resolve(const epd_program_call* call, uint32_t* rank, epd_error* error) {
-  epd::program::Call read;
-  Status status = ReadCall(call, &read);
-  if (status.ok()) status = Groups::Shared().Resolve(read.call, rank);
-  return Report(status, error);
+  return Guarded(error, [&] {
+    epd::program::Call read;
+    Status status = ReadCall(call, &read);
+    if (status.ok()) status = Groups::Shared().Resolve(read.call, rank);
+    return status;
+  });
 }
 
 int epd_program_prepare(const epd_program_call* call, const epd_prepare_args* args,
@@ -235,26 +247,32 @@ int epd_program_refuse(const epd_program_call* call, int32_t code, const char* t
 }
 
 int epd_program_start(void (*work)(void* context), void* context, epd_error* error) {
-  if (epd::program::Completer::Shared().Run([=] { work(context); })) return EPD_OK;
-  return Report({epd::program::Code::kResourceExhausted,
-                 "no thread for an operation: the limit of threads of this process or user is "
-                 "reached"},
-                error);
+  return Guarded(error,
+                 [&] { return epd::program::Completer::Shared().Run([=] { work(context); }); });
 }
 
 size_t epd_program_words(int code, const char* text, char* words, size_t words_bytes) {
-  const std::string said = epd::program::InApiWords(epd::client::CodeFromNumber(code),
-                                                    epd::program::OrEmpty(text), /*call=*/nullptr);
-  if (words_bytes > 0) std::snprintf(words, words_bytes, "%s", said.c_str());
-  return said.size();
+  const char* const given = epd::program::OrEmpty(text);
+  const auto put = [&](const char* said) {
+    if (words_bytes > 0) std::snprintf(words, words_bytes, "%s", said);
+    return std::strlen(said);
+  };
+  return GuardedOr<size_t>(put(given), [&] {
+    return put(epd::program::InApiWords(epd::client::CodeFromNumber(code), given, /*call=*/nullptr)
+                   .c_str());
+  });
 }
 
 const char* epd_program_retry(int code, const char* text) {
-  return epd::program::FindRemedy(epd::client::CodeFromNumber(code), epd::program::OrEmpty(text))
-      .retry.data();
+  return GuardedOr<const char*>("", [&] {
+    return epd::program::FindRemedy(epd::client::CodeFromNumber(code), epd::program::OrEmpty(text))
+        .retry.data();
+  });
 }
 
-void epd_program_watch_interrupts(void) { epd::client::WatchInterrupts(); }
+void epd_program_watch_interrupts(void) {
+  GuardedCall([] { epd::client::WatchInterrupts(); });
+}
 
 size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,
                                    uint32_t max_tokens_per_rank, uint32_t top_k) {

@@ -16,6 +16,7 @@ _WIRE = {"proto", "proto/stacks"}
 _MAY_INCLUDE: dict[str, set[str]] = {
     "proto": set(),
     "proto/failpoint": set(),
+    "proto/machine": set(),
     # Both sides of a page: who writes its stacks, and epctl.
     "proto/stacks": set(),
     "kernels": set(),
@@ -108,6 +109,8 @@ _CONTRACT = {
     f"proto/epd/v1/{name}.h" for name in ("backends", "code", "descriptors_ahead", "limits", "text")
 }
 _CONTRACT |= {"proto/failpoint/failpoint.h"}  # Nothing, but in a build of its own.
+# What a machine gives to any process: threads, limits.
+_CONTRACT |= {"proto/machine/cgroup_limits.h", "proto/machine/thread.h"}
 
 _CUDA = r"cuda.*|cudart.*|driver_types\.h"
 _NCCL = r"nccl.*|.*/nccl(_ep)?\.h"
@@ -158,6 +161,28 @@ _MUST_NOT_INCLUDE: dict[str, list[tuple[str, str]]] = {
 # Only daemon/backend knows NCCL; everything else meets it through that folder's headers.
 _NCCL_HEADER = re.compile(r"(.*/)?nccl(_ep)?\.h")
 
+# A thread that cannot be had is an error, and std::thread throws: proto/machine/thread.h makes all of them.
+_THREAD_OWNER = "proto/machine/"
+# Of epd, its worker and epctl: these still make their own.
+_OLD_THREADS = (
+    "client/cli/progress.cc",
+    "daemon/backend/cpu/move_thread.h",
+    "daemon/backend/cuda/members/call_thread.",
+    "daemon/backend/unique_id_maker.cc",
+    "daemon/metrics/metrics_server.",
+    "daemon/observe/log_writer.cc",
+    "daemon/otlp/trace_exporter.",
+    "daemon/rpc/server.cc",
+    "daemon/store/etcd_election.",
+    "daemon/tls/certificate_files.",
+    "daemon/worker/peer_streams/stream_loop.",
+    "daemon/worker/peer_streams/task_thread.h",
+    "daemon/worker/shell/worker_main.cc",
+)
+_BARE_THREAD = re.compile(
+    r"std::j?thread\b(?!::(id|hardware_concurrency)\b)|std::async\b|\bpthread_create\b|\bthrd_create\b"
+)
+
 _CONTROL_CALLS = re.compile(r"absl::(Now|SleepFor|GetCurrentTimeNanos)\(|_clock::now\(|this_thread")
 
 
@@ -194,6 +219,14 @@ def check(files: tree.Tree) -> list[str]:
                 complaint = _include_complaint(path, found["quote"], found["path"])
             elif path.startswith("daemon/control/") and _CONTROL_CALLS.search(line):
                 complaint = "daemon/control reads no clock and knows no thread: time is an argument"
+            product = (
+                path.startswith(("client/", "daemon/", "kernels/", "proto/"))
+                and not path.startswith((_THREAD_OWNER, *_OLD_THREADS))
+                and "/example/" not in path
+            )
+            code = line.split("//")[0]
+            if product and _BARE_THREAD.search(code):
+                complaint = "make threads with StartThread (proto/machine/thread.h): std::thread throws where there is none"
             if complaint:
                 complaints.append(f"{path}:{number}: {complaint}")
     return complaints

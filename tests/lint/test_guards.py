@@ -45,6 +45,14 @@ def _include(path: str, line: str) -> list[str]:
         ("kernels/plan.cc", '#include "absl/types/span.h"', "must not know Abseil"),
         ("kernels/plan.cc", '#include "daemon/core/ids.h"', "must not include daemon/core"),
         ("proto/epd/v1/segment.h", '#include "absl/status/status.h"', "must not know Abseil"),
+        ("client/c/s.h", "  std::thread watchdog_;", "make threads with StartThread"),
+        ("daemon/worker/w.cc", "  std::jthread reader([] {});", "make threads with StartThread"),
+        ("client/jax/f.cc", "  auto done = std::async([] {});", "make threads with StartThread"),
+        (
+            "daemon/x.cc",
+            "  pthread_create(&t, nullptr, Run, this);",
+            "make threads with StartThread",
+        ),
     ],
 )
 def test_layering_refuses(path: str, line: str, complaint: str) -> None:
@@ -65,6 +73,10 @@ def test_layering_refuses(path: str, line: str, complaint: str) -> None:
         ("daemon/backend/nccl_unique_id.cc", "#include <nccl.h>"),
         ("client/jax/f.cc", '#include "client/c/epd_client.h"'),
         ("tests/unit/x_test.cc", "#include <thread>"),
+        ("tests/unit/x_test.cc", "  std::thread other([] {});"),
+        ("proto/machine/thread.cc", "  std::thread made(body);"),
+        ("daemon/worker/w.cc", "  const unsigned n = std::thread::hardware_concurrency();"),
+        ("daemon/worker/w.cc", "  std::this_thread::yield();  // Not a std::thread of its own."),
         ("daemon/control/README.md", "#include <thread>"),
     ],
 )

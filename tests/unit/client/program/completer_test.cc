@@ -21,10 +21,12 @@ TEST(CompleterTest, WorkThatWaitsForLaterWorkIsNotStuck) {
   for (int i = 0; i < kAtOnce; ++i) {
     auto done = std::make_shared<std::promise<void>>();
     ended.push_back(done->get_future());
-    ASSERT_TRUE(completer.Run([all, done] {
-      all->arrive_and_wait();
-      done->set_value();
-    }));
+    ASSERT_TRUE(completer
+                    .Run([all, done] {
+                      all->arrive_and_wait();
+                      done->set_value();
+                    })
+                    .ok());
   }
   for (std::future<void>& one : ended) {
     ASSERT_EQ(one.wait_for(std::chrono::seconds(30)), std::future_status::ready);
@@ -37,7 +39,7 @@ TEST(CompleterTest, WorkOneAfterAnotherReusesAThread) {
   for (int i = 0; i < 100; ++i) {
     auto done = std::make_shared<std::promise<void>>();
     std::future<void> ended = done->get_future();
-    ASSERT_TRUE(completer.Run([done] { done->set_value(); }));
+    ASSERT_TRUE(completer.Run([done] { done->set_value(); }).ok());
     ASSERT_EQ(ended.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   }
   // A thread that has just ended its work may not be idle yet when the next work comes.
@@ -49,7 +51,7 @@ TEST(CompleterTest, WorkIsDestroyedBeforeItsThreadSleeps) {
   auto held = std::make_shared<std::promise<void>>();
   std::weak_ptr<std::promise<void>> watched = held;
   std::future<void> ended = held->get_future();
-  ASSERT_TRUE(completer.Run([held] { held->set_value(); }));
+  ASSERT_TRUE(completer.Run([held] { held->set_value(); }).ok());
   held = nullptr;
   ASSERT_EQ(ended.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
