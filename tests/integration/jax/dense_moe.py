@@ -14,7 +14,9 @@ _ACTIVATIONS = {"silu": lambda v: v / (1 + jnp.exp(-v)), "relu": lambda v: jnp.m
 def _scores(cfg, logits):
     exps = jnp.exp(logits - logits.max(-1, keepdims=True))
     softmax = exps / exps.sum(-1, keepdims=True)
-    return softmax if cfg.scoring == "softmax" else 1 / (1 + jnp.exp(-logits))
+    root = jnp.sqrt(jnp.log(1 + jnp.exp(logits)))
+    sigmoid = 1 / (1 + jnp.exp(-logits))
+    return {"softmax": softmax, "sigmoid": sigmoid, "sqrtsoftplus": root}[cfg.scoring]
 
 
 def _best(values, count):
@@ -25,7 +27,7 @@ def _best(values, count):
 def _chosen(cfg, scores, bias):
     """bool [T, E]."""
     size = cfg.num_experts // cfg.num_groups
-    ranked = scores + (0 if bias is None else bias)
+    ranked = scores + (0 if bias is None else bias[None])
     grouped = jnp.sort(ranked.reshape(-1, cfg.num_groups, size), -1)
     of_groups = grouped[..., -1] if cfg.group_score == "max" else grouped[..., -2:].sum(-1)
     allowed = jnp.repeat(_best(of_groups, cfg.groups_kept), size, axis=1)
@@ -36,18 +38,21 @@ def _ffn(config, params, x, into, out_of):
     """``into`` and ``out_of``: the products' formulas."""
 
     def linear(name):
-        return jnp.einsum(into, x, params[name]) + params.get(f"{name}_bias", 0)
+        out = jnp.einsum(into, x, params[name])
+        return out + jnp.broadcast_to(params.get(f"{name}_bias", jnp.float32(0)), out.shape)
 
     act = _ACTIVATIONS[config.activation]
     inner = act(linear("gate")) * linear("up") if config.gated else act(linear("up"))
-    return jnp.einsum(out_of, inner, params["down"]) + params.get("down_bias", 0)
+    out = jnp.einsum(out_of, inner, params["down"])
+    return out + jnp.broadcast_to(params.get("down_bias", jnp.float32(0)), out.shape)
 
 
 def dense_moe(config, params, tokens, token_mask=None, *, ranks=1):
     """-> out [leading, H], loss (a number). ``ranks`` share the tokens; only ``balance_over`` "rank" looks at them."""
     cfg, leading = config.router, tokens.shape[:-1]
     x = tokens.reshape(-1, config.hidden_dim)
-    live = jnp.ones(len(x)) if token_mask is None else token_mask.reshape(-1).astype(jnp.float32)
+    mask = jnp.ones(len(x), bool) if token_mask is None else token_mask
+    live = mask.reshape(-1).astype(jnp.float32)
     logits = x @ params["router"]["kernel"]
     scores = _scores(cfg, logits)
     bias = params["router"].get("selection_bias")

@@ -31,18 +31,21 @@ def _check_dtype(max_token_dtype: DTypeLike) -> np.dtype:
     return dtype
 
 
-def _active_mesh(world_size: int) -> Mesh:
+def _active_mesh() -> Mesh:
     mesh = active_device_mesh()
     if mesh is None:
         raise ValueError(
             "ep_bootstrap: there is no active mesh of devices; call it inside `with jax.set_mesh(mesh):` or `with mesh:`"
         )
+    return mesh
+
+
+def _check_world_size(mesh: Mesh, world_size: int) -> None:
     if mesh.devices.size != world_size:
         raise ValueError(
             f"ep_bootstrap: the mesh has {mesh.devices.size} devices, but world_size is {world_size}; world_size counts"
-            " the devices of the mesh"
+            " the devices of the mesh: give that, or None"
         )
-    return mesh
 
 
 def _check_sizes(sizes: dict[str, int], ep_size: int) -> None:
@@ -62,7 +65,7 @@ def _check_rank(mesh: Mesh, ep_axes: tuple[str, ...], rank: int) -> None:
     if rank != jax.process_index():
         raise ValueError(
             f"ep_bootstrap: rank is {rank}, but this is JAX's process {jax.process_index()} of {jax.process_count()};"
-            " rank must be jax.process_index()"
+            " rank must be jax.process_index(), or None"
         )
     present = Counter(mesh.devices.reshape(-1))
     local = jax.local_devices()
@@ -76,8 +79,8 @@ def _check_rank(mesh: Mesh, ep_axes: tuple[str, ...], rank: int) -> None:
 
 
 def ep_bootstrap(
-    world_size: int,
-    rank: int,
+    world_size: int | None,
+    rank: int | None,
     num_experts: int,
     max_tokens_per_rank: int,
     recv_capacity_per_rank: int,
@@ -92,8 +95,8 @@ def ep_bootstrap(
     names ``ep_resource``. Sizes are fixed here; axis names are read again at every trace.
 
     Args:
-        world_size: devices of the mesh. 1 is fine.
-        rank: ``jax.process_index()``. A process with several devices takes the ranks of those that are in the mesh.
+        world_size: devices of the mesh, or None: as many as it has. 1 is fine.
+        rank: ``jax.process_index()``, or None: that. A process with several devices takes the ranks of those that are in the mesh.
         num_experts: experts of one domain, a multiple of ep's size n; ep position r owns
             ``[r * num_experts / n, (r + 1) * num_experts / n)``.
         max_tokens_per_rank: most tokens that a rank sends in one dispatch.
@@ -121,21 +124,26 @@ def ep_bootstrap(
         "recv_capacity_per_rank": recv_capacity_per_rank,
         "hidden_dim": hidden_dim,
     }
-    sizes = {name: _checks.static_int("ep_bootstrap", name, value) for name, value in given.items()}
+    sizes = {
+        name: _checks.static_int("ep_bootstrap", name, value)
+        for name, value in given.items()
+        if value is not None or name not in ("world_size", "rank")
+    }
     del sizes["max_num_sms"]
-    mesh = _active_mesh(sizes.pop("world_size"))
-    rank = sizes.pop("rank")
+    mesh = _active_mesh()
+    _check_world_size(mesh, sizes.pop("world_size", mesh.devices.size))
+    own_rank = sizes.pop("rank", jax.process_index())
     ep_axes, mesh_sizes = group_sizes(resource, mesh, "ep_bootstrap")
     ep_size = mesh_sizes["ep_size"]
     _check_sizes(sizes, ep_size)
-    _check_rank(mesh, ep_axes, rank)
+    _check_rank(mesh, ep_axes, own_rank)
     if _group is not None:
         raise RuntimeError(
             "ep_bootstrap: already bootstrapped; call ep_finalize() first, or, where two code bases share this process, give"
             " one of them an epd.jax.Group of its own"
         )
     experts = sizes["num_experts"] // ep_size
-    of_group = config.EpConfig(rank=rank, num_local_experts=experts, **mesh_sizes, **sizes)
+    of_group = config.EpConfig(rank=own_rank, num_local_experts=experts, **mesh_sizes, **sizes)
     spec = config.GroupSpec(of_group, dtype)
     group = Group.of_spec(spec, _join.along(mesh, ep_axes, drop_on_overflow=bool(drop_on_overflow)))
     group.connect()

@@ -126,11 +126,15 @@ def check_dropped_routes_add_nothing_and_are_seen(world: World):
 
 
 def check_scores_that_underflow_make_no_nan(world: World):
-    """Every sigmoid is 0 in float32; normalised or not, results and gradients are finite."""
+    """Every score is 0 in float32; normalised or not, results and gradients are finite."""
     bootstrap(world)
     leading = (world.num_ranks * TOKENS,)
-    for normalize, dtype in ((True, "float32"), (False, "bfloat16")):
-        config = config_of({"scoring": "sigmoid", "normalize": normalize, "balance_loss": 1.0})
+    for scoring, normalize, dtype in (
+        ("sigmoid", True, "float32"),
+        ("sigmoid", False, "bfloat16"),
+        ("sqrtsoftplus", True, "float32"),
+    ):
+        config = config_of({"scoring": scoring, "normalize": normalize, "balance_loss": 1.0})
         params = parameters_of(config)
         params["router"]["kernel"][:] = -1e3
         tokens = (np.abs(tokens_of(leading)) + 1).astype(dtype)
@@ -154,8 +158,9 @@ def check_the_alignment_follows_the_products_and_the_dtype(world: World):
     assert [SOFTMAX.alignment_for(t) for t in (jnp.float32, jnp.bfloat16)] == [8, 16]
     assert [own.alignment_for(t) for t in (jnp.float32, jnp.bfloat16)] == [0, 128]
     assert dataclasses.replace(own, alignment=4).alignment_for(jnp.bfloat16) == 4
-    assert recv_capacity(SOFTMAX, 10, 4, jnp.float32) == 4 * 10 * 2 + 2 * 7
-    assert recv_capacity(SOFTMAX, 10, EXPERTS, jnp.float32) == EXPERTS * 10 + 7
+    assert recv_capacity(SOFTMAX, 10, 4, jnp.float32) == 2 * 40  # All tokens to both.
+    assert recv_capacity(SOFTMAX, 10, 2, jnp.float32) == 2 * 10 * 2 + 4 * 7
+    assert recv_capacity(SOFTMAX, 10, EXPERTS, jnp.float32) == EXPERTS * 10
     assert recv_capacity(dataclasses.replace(own, recv_capacity=5), 10, 4, jnp.float32) == 5
 
 

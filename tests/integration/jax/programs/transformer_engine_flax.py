@@ -39,6 +39,59 @@ def check_module_that_quantises_nothing(world: World):
         recipe.MXFP8BlockScaling()
 
 
+def check_the_layer_as_a_module(world: World):
+    """Its parameters by Transformer Engine's names, and the layer's result and loss."""
+    sizes = {"num_experts": EXPERTS, "num_experts_per_tok": 2}
+    slots = moe.get_moe_recv_capacity_per_rank(
+        **sizes, max_tokens_per_rank=TOKENS, ep_size=world.ep
+    )
+    world.bootstrap(
+        num_experts=EXPERTS, max_tokens=TOKENS, capacity=slots, hidden=HIDDEN, dtype=jnp.float32
+    )
+    block = transformer_engine.jax.flax._MoEBlock(
+        **sizes,
+        intermediate_size=12,
+        score_function="sqrtsoftplus",
+        use_expert_routing_bias=True,
+        use_ffn_bias=True,
+        aux_loss_coeff=0.5,
+        data_parallelism_axes=("dp",),
+    )
+    assert transformer_engine.jax.flax.moe._MoEBlock is type(block)
+    x = jnp.ones((world.num_ranks, TOKENS, HIDDEN), jnp.float32)
+    with world.context():
+        variables = jax.jit(block.init)(jax.random.key(0), x)
+        out, loss, slots_needed = jax.jit(block.apply)(variables, x)
+        params = linen.unbox(variables)["params"]
+        biases = ("wi_0_bias", "wi_1_bias", "wo_bias", "expert_bias")
+        same, same_loss, _ = jax.jit(
+            lambda params, x: moe.moe(
+                x,
+                *(params[name] for name in ("gate_kernel", "wi", "wo", *biases)),
+                **sizes,
+                score_function="sqrtsoftplus",
+                aux_loss_coeff=0.5,
+            )
+        )(params, x)
+    assert {name: array.shape for name, array in params.items()} == {
+        "gate_kernel": (HIDDEN, EXPERTS),
+        "wi": (EXPERTS, HIDDEN, 24),
+        "wo": (EXPERTS, 12, HIDDEN),
+        "wi_0_bias": (EXPERTS, 12),
+        "wi_1_bias": (EXPERTS, 12),
+        "wo_bias": (EXPERTS, HIDDEN),
+        "expert_bias": (EXPERTS,),
+    }
+    assert variables["params"]["wi"].names == ("exp", "embed", "mlp")
+    assert (out == same).all() and loss == same_loss and slots_needed.shape == (world.num_ranks, 1)
+    with raises(ValueError, "_MoEBlock", "[batch, sequence, hidden]"):
+        block.init(jax.random.key(0), x[0])
+    with raises(NotImplementedError, "fp8_recipe=str"):
+        transformer_engine.jax.flax._MoEBlock(quantization_recipe="mxfp8").init(
+            jax.random.key(0), x
+        )
+
+
 def check_experts_split_by_rules(world: World):
     """``mlp`` means the axis tp: each rank multiplies its part of the inner dimension, and tp sums the rows."""
     mesh = Mesh(world.mesh.devices, ("ep", "tp"))

@@ -27,8 +27,10 @@ from world import World, raises
 
 ep.as_transformer_engine()
 from transformer_engine.common import recipe  # noqa: E402
-from transformer_engine.jax import dense, moe, quantize  # noqa: E402
+from transformer_engine.jax import dense, moe, quantize, version_utils  # noqa: E402
+from transformer_engine.jax.cpp_extensions import ep as cpp_extensions_ep  # noqa: E402
 from transformer_engine.jax.ep import ep_bootstrap, ep_finalize  # noqa: E402
+from transformer_engine.jax.router import ScoreFunction  # noqa: E402
 from transformer_engine.jax.sharding import MeshResource, global_shard_guard  # noqa: E402
 
 _TOP_K = 4
@@ -145,6 +147,54 @@ def check_sigmoid_router_with_bias_and_groups(world: World):
         )
 
 
+def check_sqrtsoftplus_router(world: World):
+    """With a bias of the choice, normalised; of one expert the weight is its score; by string and by the enum."""
+    _bootstrap(world)
+    router = {"scoring": "sqrtsoftplus", "selection_bias": True, "balance_loss": 0.5}
+    with world.context():
+        _expect(
+            world,
+            config_of(router),
+            score_function=ScoreFunction.SQRTSOFTPLUS,
+            aux_loss_coeff=0.5,
+        )
+        _expect(
+            world,
+            config_of({"scoring": "sqrtsoftplus", "top_k": 1, "normalize": False}),
+            num_experts_per_tok=1,
+            score_function="sqrtsoftplus",
+        )
+
+
+def check_bootstrap_takes_size_and_rank_from_mesh_and_process(world: World):
+    ep_finalize()
+    world.sizes = {}
+    sizes = {"num_experts": EXPERTS, "max_tokens_per_rank": TOKENS, "hidden_dim": HIDDEN}
+    sizes["recv_capacity_per_rank"] = _capacity(world)
+    with world.context():
+        ep_bootstrap(None, None, **sizes, max_token_dtype=jnp.float32)
+        config = cpp_extensions_ep.get_ep_config()
+        assert (config.world_size, config.rank) == (world.num_ranks, jax.process_index()), config
+        ep_finalize()
+        with raises(ValueError, f"has {world.num_ranks} devices", "give that, or None"):
+            ep_bootstrap(world.num_ranks + 1, None, **sizes)
+        with raises(ValueError, "rank is 99", "or None"):
+            ep_bootstrap(None, 99, **sizes)
+        with raises(TypeError, "num_experts"):
+            ep_bootstrap(None, None, **{**sizes, "num_experts": None})
+
+
+def check_names_of_the_extensions(world: World):
+    """As code for 2.20.2 imports them."""
+    del world
+    assert cpp_extensions_ep.ep_dispatch_fwd is ep.primitives.ep_dispatch_fwd
+    assert not cpp_extensions_ep.use_nccl_comm_from_xla()
+    assert version_utils.jax_version_meet_requirement("0.10.1")
+    assert version_utils.jax_version_meet_requirement("0.9.2.dev20260317")
+    assert not version_utils.jax_version_meet_requirement("999.0")
+    assert not version_utils.is_triton_extension_supported()
+
+
 def check_axes_by_name_alone(world: World):
     """No guard is active, as in code that gives the axes to each call; and a MeshResource as an argument."""
     _bootstrap(world)
@@ -233,6 +283,8 @@ def check_capacity(world: World):
             enough,
         )
         assert moe.get_moe_recv_capacity_per_rank(**sizes, recv_capacity_factor=1e9) == enough
+    two = {"num_experts": 2, "num_experts_per_tok": 2, "max_tokens_per_rank": 128, "ep_size": 1}
+    assert moe.get_moe_recv_capacity_per_rank(**two) == 256  # 128 rows of each expert, and no more.
     sizes = {"num_experts": 16, "num_experts_per_tok": 2, "max_tokens_per_rank": 1024, "ep_size": 4}
     assert moe.get_moe_recv_capacity_per_rank(**sizes, recv_capacity_factor=1) == 2048
     assert moe.get_moe_recv_capacity_per_rank(**sizes, recv_capacity_factor=1.5) == 3072

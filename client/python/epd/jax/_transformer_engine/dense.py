@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from epd.jax._transformer_engine.quantize import check_none, noop_quantizer_set
 
@@ -41,4 +42,4 @@ def dense(
             " collectives; leave it out, or install transformer_engine"
         )
     out = jax.lax.dot_general(x, kernel, (contracting_dims, ((), ())))
-    return out if bias is None else out + bias
+    return out if bias is None else out + jnp.broadcast_to(bias.astype(out.dtype), out.shape)

@@ -86,11 +86,11 @@ def moe(
             multiplied with them.
         wo: ``[num_experts, ffn, hidden]``, traced.
         wi_0_bias, wi_1_bias, wo_bias: ``[num_experts, ffn]`` twice and ``[num_experts, hidden]``, all or none; traced.
-        expert_bias: ``[num_experts]``, traced; moves the choice of experts of a sigmoid router, and has no gradient.
+        expert_bias: ``[num_experts]``, traced; moves the choice of experts of a router without softmax, and has no gradient.
         num_experts: static, as all that follow; those of the group.
         num_experts_per_tok: routes of a token.
         activation_type: of the first half of ``wi``'s columns.
-        score_function: "softmax" or "sigmoid".
+        score_function: "softmax", "sigmoid" or "sqrtsoftplus".
         use_pre_softmax: a softmax router's weights are the chosen of all experts' scores, and not the softmax of the chosen.
         num_groups, group_topk: the experts form groups, of which a token may use so many; None: no groups.
         scaling_factor: of the weights.

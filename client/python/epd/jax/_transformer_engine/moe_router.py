@@ -1,9 +1,19 @@
 """The router's arguments of ``moe`` as a ``RouterConfig``."""
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
 from epd.jax.layers import RouterConfig
+from epd.jax.layers.config import SCORINGS
+
+
+class ScoreFunction(enum.Enum):
+    """What a router makes of its logits, for who does not say it by a string."""
+
+    SIGMOID = "sigmoid"
+    SOFTMAX = "softmax"
+    SQRTSOFTPLUS = "sqrtsoftplus"
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class RouterArguments:
             NotImplementedError: groups of which a token takes more than two experts.
         """
         scoring = self._scoring()
-        # One sigmoid is left as it is: over its sum it would be 1.
+        # One score that is no softmax is left as it is: over its sum it would be 1.
         normalize = (
             not self.use_pre_softmax if scoring == "softmax" else self.num_experts_per_tok > 1
         )
@@ -46,13 +56,14 @@ class RouterArguments:
     def _scoring(self) -> str:
         given = getattr(self.score_function, "name", self.score_function)  # Or an enum's member.
         scoring = given.lower() if isinstance(given, str) else ""
-        if scoring not in ("softmax", "sigmoid"):
+        if scoring not in SCORINGS:
             raise ValueError(
-                f"moe: score_function is {self.score_function!r}; it must be 'softmax' or 'sigmoid'"
+                f"moe: score_function is {self.score_function!r}; it must be one of {SCORINGS}"
             )
-        if self.biased and scoring != "sigmoid":
+        if self.biased and scoring == "softmax":
             raise ValueError(
-                "moe: expert_bias is given, but score_function is 'softmax'; use 'sigmoid', or None"
+                "moe: expert_bias is given, but score_function is 'softmax'; use 'sigmoid' or 'sqrtsoftplus', or"
+                " None"
             )
         return scoring
 

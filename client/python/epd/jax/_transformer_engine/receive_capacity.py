@@ -72,9 +72,11 @@ def get_moe_recv_capacity_per_rank(
             f"{function}: num_experts is {experts}, which is not a multiple of ep_size {ranks}"
         )
     local, tokens = experts // ranks, ranks * sizes["max_tokens_per_rank"]
-    # The experts of a token differ, so at most so many of its routes end on one rank; and a zone has padding if it has a row.
+    # The experts of a token differ: so at most so many of its routes end on one rank, and no expert has more rows than there
+    # are tokens. A zone has padding if it has a row.
     routes = tokens * min(sizes["num_experts_per_tok"], local)
-    enough = (routes + min(local, routes) * (to - 1)) // to * to
+    padded = (routes + min(local, routes) * (to - 1)) // to * to
+    enough = min(padded, local * _rounded_up(tokens, to))
     if recv_capacity_factor is None:
         return enough
     if isinstance(recv_capacity_factor, bool) or not isinstance(recv_capacity_factor, int | float):

@@ -20,6 +20,10 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+# What a router may make of its logits.
+SCORINGS = ("softmax", "sigmoid", "sqrtsoftplus")
+
+
 def _wrong_count(name: str, value: Any, least: int) -> str | None:
     try:
         count = operator.index(value)
@@ -65,14 +69,14 @@ def _raise(kind: str, wrong: Iterable[str | None]) -> None:
 class RouterConfig:
     """Which experts a token goes to, and with which weights. Static and hashable.
 
-    Scores are the softmax or the sigmoid of ``tokens @ kernel`` in float32. The ``top_k`` experts of the highest scores are
+    Scores are the softmax, the sigmoid or the root of the softplus of ``tokens @ kernel`` in float32. The ``top_k`` experts of the highest scores are
     chosen; with ``selection_bias`` a bias per expert is added for that choice alone, so it moves load and no gradient.
     The weights are the chosen scores; ``normalize`` divides them by their sum; ``scale`` multiplies them.
 
     Args:
         num_experts: experts of a domain, E.
         top_k: experts of a token, K.
-        scoring: "softmax" or "sigmoid".
+        scoring: "softmax", "sigmoid" or "sqrtsoftplus".
         normalize: the weights of a token sum to ``scale``. Computed on logarithms: sound when every score underflows.
         scale: factor of the weights.
         num_groups: the experts form this many groups of equal size, of which each token may use ``groups_kept``.
@@ -106,7 +110,7 @@ class RouterConfig:
         counts = ("num_experts", "top_k", "num_groups", "groups_kept")
         wrong = [_wrong_count(name, getattr(self, name), 1) for name in counts]
         wrong += [
-            _wrong_choice("scoring", self.scoring, ("softmax", "sigmoid")),
+            _wrong_choice("scoring", self.scoring, SCORINGS),
             _wrong_choice("group_score", self.group_score, ("max", "top2")),
             _wrong_choice("balance_over", self.balance_over, ("global", "rank", "sequence")),
         ]
@@ -114,6 +118,8 @@ class RouterConfig:
         wrong += [_wrong_number(name, getattr(self, name)) for name in numbers]
         _raise("RouterConfig", wrong)
         _raise("RouterConfig", self._wrong_groups())
+        for name in numbers:  # NumPy's float64 is a float, but no weak type: it would widen what it is multiplied with.
+            object.__setattr__(self, name, float(getattr(self, name)))
 
     def _wrong_groups(self) -> list[str]:
         if self.num_experts % self.num_groups:

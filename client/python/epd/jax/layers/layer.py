@@ -68,9 +68,11 @@ def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype: 
     if config.recv_capacity is not None:
         return config.recv_capacity
     local = config.router.num_experts // ep_size
-    padding = local * (max(1, config.alignment_for(dtype)) - 1)
-    # The experts of a token differ, so at most min(K, local) of them are on one rank.
-    return max(1, ep_size * tokens_per_rank * min(config.router.top_k, local) + padding)
+    tokens, alignment = ep_size * tokens_per_rank, max(1, config.alignment_for(dtype))
+    # The experts of a token differ: so at most min(K, local) of them are on one rank, and no expert has more rows than there are
+    # tokens.
+    routes = tokens * min(config.router.top_k, local) + local * (alignment - 1)
+    return max(1, min(routes, local * (-(-tokens // alignment) * alignment)))
 
 
 def _losses(

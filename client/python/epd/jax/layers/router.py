@@ -21,12 +21,24 @@ class Routing:
 
 
 def _scores(config: RouterConfig, logits: jax.Array) -> jax.Array:
-    return jax.nn.softmax(logits) if config.scoring == "softmax" else jax.nn.sigmoid(logits)
+    if config.scoring == "softmax":
+        return jax.nn.softmax(logits)
+    if config.scoring == "sigmoid":
+        return jax.nn.sigmoid(logits)
+    return jnp.exp(
+        _log_scores(config, logits)
+    )  # The root of a softplus that underflows has no gradient.
 
 
 def _log_scores(config: RouterConfig, logits: jax.Array) -> jax.Array:
     """Up to a constant per token, which no quotient of scores sees."""
-    return logits if config.scoring == "softmax" else jax.nn.log_sigmoid(logits)
+    if config.scoring == "softmax":
+        return logits
+    if config.scoring == "sigmoid":
+        return jax.nn.log_sigmoid(logits)
+    # Below -16 the softplus is the exponential, to float32's last bit.
+    inner = jnp.log(jax.nn.softplus(jnp.maximum(logits, -16.0)))
+    return 0.5 * jnp.where(logits < -16.0, logits, inner)
 
 
 def _within_groups(config: RouterConfig, scores: jax.Array) -> jax.Array:
@@ -36,7 +48,7 @@ def _within_groups(config: RouterConfig, scores: jax.Array) -> jax.Array:
     best = 1 if config.group_score == "max" else 2
     of_groups = jax.lax.top_k(grouped, best)[0].sum(-1)
     kept = jax.lax.top_k(of_groups, config.groups_kept)[1]
-    allowed = jnp.any(kept[..., None] == jnp.arange(config.num_groups), axis=-2)
+    allowed = jax.nn.one_hot(kept, config.num_groups, dtype=bool).any(-2)
     return jnp.where(allowed[..., None], grouped, -jnp.inf).reshape(scores.shape)
 
 
@@ -47,7 +59,7 @@ def _choose(config: RouterConfig, logits: jax.Array, selection_bias: jax.Array |
     )
     ranked = _scores(config, logits) if need_scores else logits
     if selection_bias is not None:
-        ranked = ranked + selection_bias.astype(jnp.float32)
+        ranked = ranked + jnp.broadcast_to(selection_bias.astype(jnp.float32), ranked.shape)
     if config.groups_kept < config.num_groups:
         ranked = _within_groups(config, ranked)
     return jax.lax.top_k(jax.lax.stop_gradient(ranked), config.top_k)[1].astype(jnp.int32)
@@ -117,7 +129,7 @@ def route(
 
 def loads(config: RouterConfig, chosen: jax.Array) -> jax.Array:
     """Routes of each expert, int32 ``[.., E]``, of ``chosen`` int32 ``[.., T, K]``."""
-    is_route = chosen[..., None] == jnp.arange(config.num_experts)  # -1 is none.
+    is_route = jax.nn.one_hot(chosen, config.num_experts, dtype=bool)  # -1 is none.
     return is_route.sum((-3, -2), dtype=jnp.int32)
 
 
@@ -131,7 +143,7 @@ def balance_loss(load: jax.Array, shares_sum: jax.Array, num_tokens: jax.Array) 
     """
     load = load.astype(jnp.float32)
     parts = load / jnp.maximum(load.sum(-1, keepdims=True), 1)
-    means = shares_sum / jnp.maximum(num_tokens, 1e-9)[..., None]
+    means = shares_sum / jnp.maximum(num_tokens.astype(jnp.float32), 1e-9)[..., None]
     return load.shape[-1] * jnp.sum(parts * means, axis=-1)
 
 
@@ -156,5 +168,5 @@ def updated_selection_bias(bias: jax.Array, load: jax.Array, rate: float) -> jax
             f"updated_selection_bias: load has shape {list(load.shape)}, expected bias's {list(bias.shape)};"
             " sum MoeAux.load over its first dimension"
         )
-    load = load.astype(jnp.float32)
-    return bias + rate * jnp.sign(load.mean() - load)
+    bias, load = bias.astype(jnp.float32), load.astype(jnp.float32)
+    return bias + jnp.asarray(rate, jnp.float32) * jnp.sign(load.mean() - load)
