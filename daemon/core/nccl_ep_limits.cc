@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
@@ -28,6 +29,9 @@ absl::Status CheckNcclEpLimits(const GroupSpec& spec) {
   }
   if (!spec.expert_owner.empty()) {
     return Beyond(spec, "expert_owner", "a table", "contiguous blocks of experts");
+  }
+  if (spec.num_ranks > kNcclEpMaxRanks) {
+    return Beyond(spec, "num_ranks", absl::StrCat(spec.num_ranks), absl::StrCat(kNcclEpMaxRanks));
   }
   if (spec.num_experts % spec.num_ranks != 0) {
     return Beyond(spec, "num_experts", absl::StrCat(spec.num_experts),
@@ -74,6 +78,15 @@ uint32_t NcclEpTeamRanks(const std::vector<NodeId>& node_of_rank) {
 
 absl::Status CheckNcclEpTeams(const GroupSpec& spec, const std::vector<NodeId>& node_of_rank) {
   if (!spec.traits().by_library()) return absl::OkStatus();
+  for (const NodeId& node : node_of_rank) {
+    const auto here = static_cast<uint32_t>(absl::c_count(node_of_rank, node));
+    if (here <= kNcclEpMaxRanksOfNode) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "group=", text::Clean(spec.name, limits::kNameBytes), ": ", here,
+        " ranks are on one node, but with backend=", spec.backend, " ", spec.traits().library,
+        "'s limit is ", kNcclEpMaxRanksOfNode,
+        "; place the ranks on more nodes, or ask for backend=", spec.traits().served_by));
+  }
   const uint32_t ranks = NcclEpTeamRanks(node_of_rank);
   const uint32_t experts = spec.num_experts / spec.num_ranks * ranks;
   if (experts % kNcclEpTeamMultiple == 0) return absl::OkStatus();

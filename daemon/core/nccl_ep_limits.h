@@ -22,6 +22,9 @@ inline constexpr uint32_t kNcclEpMaxLocalExperts = 256;
 inline constexpr uint32_t kNcclEpTeamMultiple =
     4;  // Of the experts of a team: the weights of a row go in 16 bytes each.
 inline constexpr uint32_t kNcclEpMaxTopK = 32;
+// As its release notes have it: 8 nodes of 8 GPUs.
+inline constexpr uint32_t kNcclEpMaxRanks = 64;
+inline constexpr uint32_t kNcclEpMaxRanksOfNode = 8;
 
 // Whether it can serve groups of this spec, as far as the spec tells; OK for other backends.
 //   INVALID_ARGUMENT  which limit, what was got, and backend=cuda
@@ -32,7 +35,8 @@ absl::Status CheckNcclEpLimits(const GroupSpec& spec);
 uint32_t NcclEpTeamRanks(const std::vector<NodeId>& node_of_rank);
 
 // Whether it can serve groups of this spec with the ranks on these nodes; OK for other backends.
-//   FAILED_PRECONDITION  a team has experts that are no multiple of 4: how many, and backend=cuda
+//   FAILED_PRECONDITION  a node has more than 8 ranks, or a team has experts that are no multiple of 4: how many, and
+//                        backend=cuda
 absl::Status CheckNcclEpTeams(const GroupSpec& spec, const std::vector<NodeId>& node_of_rank);
 
 }  // namespace epd

@@ -17,7 +17,6 @@ using Trial = v1::CudaProbe::Trial;
 
 constexpr int kOldestComputeMajor = 8;
 constexpr int kNcclEpComputeMajor = 9;
-constexpr int kNcclEpNccl = 23004;
 constexpr int kOldestDriver = 525;
 
 constexpr char kNoCuda[] = "no group can use the cuda backend on this node";
@@ -165,8 +164,10 @@ v1::Finding NcclEp(const v1::CudaProbe& probe) {
       "groups that ask for backend=nccl_ep are refused; the others need none of it");
   finding.set_fix(
       "if you want it: pip install nccl-extensions where epd's wheel is, or set EPD_LIBNCCL_EP to "
-      "the path of its libnccl_ep.so in epd's environment; with NCCL 2.30.4 or newer, on GPUs of "
-      "compute capability 9.0, with nvcc on epd's PATH (or NCCL_EP_JIT_NVCC)");
+      "the path of its libnccl_ep.so or libnccl_ep.so.0 in epd's environment; with NCCL 2.30.7 or "
+      "newer, but older "
+      "than 2.31, on GPUs of compute capability 9.0, with nvcc on epd's PATH (or "
+      "NCCL_EP_JIT_NVCC)");
   return finding;
 }
 
@@ -221,12 +222,9 @@ std::string WhyNoCuda(const v1::CudaProbe& probe) {
 std::string WhyNoNcclEp(const v1::CudaProbe& probe) {
   if (const std::string why = WhyNoCuda(probe); !why.empty()) return why;
   if (!probe.nccl_ep().problem().empty()) return probe.nccl_ep().problem();
-  if (probe.nccl_ep().path().empty()) return "no libnccl_ep.so was opened";
+  if (probe.nccl_ep().path().empty()) return "no libnccl_ep.so or libnccl_ep.so.0 was opened";
   if (!probe.nccl().problem().empty()) return probe.nccl().problem();
-  if (probe.nccl().version() < kNcclEpNccl) {
-    return absl::StrCat("it needs NCCL 2.30.4, and there is ",
-                        NcclVersionText(probe.nccl().version()));
-  }
+  if (std::string why = WhyNotWithNcclEp(probe.nccl().version()); !why.empty()) return why;
   const bool any_new = absl::c_any_of(probe.devices(), [](const Device& device) {
     return device.compute_major() >= kNcclEpComputeMajor;
   });

@@ -33,11 +33,10 @@ absl::Status CheckProbe(const cuda::ProbeResult& result, int ordinal) {
                    absl::StrCat("see its log, or ", kInstall, " anew"));
   }
   if (!probe.nccl_ep().problem().empty()) return Missing(probe.nccl_ep().problem(), kInstall);
-  if (probe.nccl_ep().path().empty()) return Missing("there is no libnccl_ep.so", kInstall);
-  if (probe.nccl().version() < kNcclEpNeedsNccl) {
-    return Missing(absl::StrCat("NCCL EP needs NCCL ", NcclVersionText(kNcclEpNeedsNccl),
-                                ", and there is ", NcclVersionText(probe.nccl().version())),
-                   "install a newer NCCL");
+  if (probe.nccl_ep().path().empty())
+    return Missing("there is no libnccl_ep.so or libnccl_ep.so.0", kInstall);
+  if (const std::string why = WhyNotWithNcclEp(probe.nccl().version()); !why.empty()) {
+    return Missing(why, "install such a one, or name it in the setting nccl_library");
   }
   if (ordinal < probe.devices_size() &&
       probe.devices(ordinal).compute_major() < kNcclEpNeedsComputeMajor) {
@@ -69,9 +68,12 @@ void TellPlaces(const std::string& library, const std::string& nccl, const std::
                 const std::string& cache) {
   SetUnlessSet("NCCL_EP_JIT_NVCC", nvcc);
   SetUnlessSet("NCCL_EP_JIT_CACHE_DIR", cache);
-  const std::string sources = Parent(Parent(Parent(library))) + "/include/nccl_ep";
-  if (IsFolder(sources) && std::getenv("NCCL_EP_HOME") == nullptr) {
-    SetUnlessSet("NCCL_EP_JIT_SOURCE_DIR", sources);
+  // In a wheel libraries are in a folder for each CUDA; elsewhere beside include.
+  for (const std::string& place : {Parent(Parent(library)), Parent(Parent(Parent(library)))}) {
+    const std::string sources = place + "/include/nccl_ep";
+    if (IsFolder(sources) && std::getenv("NCCL_EP_HOME") == nullptr) {
+      SetUnlessSet("NCCL_EP_JIT_SOURCE_DIR", sources);
+    }
   }
   const std::string headers = Parent(Parent(nccl)) + "/include";
   if (IsFolder(headers) && std::getenv("NCCL_HOME") == nullptr) {

@@ -67,9 +67,36 @@ TEST_F(CudaProbe, ADriverIsFoundWhereTheLoaderFindsItAndSoAreItsDevices) {
   EXPECT_THAT(result.probe.nccl().problem(), HasSubstr("/none"));
 }
 
-TEST_F(CudaProbe, AnOldNcclEpIsRefusedByItsVersion) {
+TEST_F(CudaProbe, AnOldNcclEpIsRefusedByItsVersionUnlessItsHeaderHasTheAbi) {
   SeeFakes("", "old");
-  EXPECT_THAT(Probe().probe.nccl_ep().problem(), HasSubstr("NCCL EP 0.1.0, expected 0.2.0"));
+  EXPECT_THAT(Probe().probe.nccl_ep().problem(),
+              AllOf(HasSubstr("NCCL EP 0.1.0, and no nccl_ep.h"), HasSubstr("expected 0.2.0")));
+  // As a build of the source leaves it, by its soname.
+  const std::filesystem::path built = std::filesystem::path(::testing::TempDir()) / "nccl_ep";
+  for (const char* folder : {"lib", "include"}) std::filesystem::create_directories(built / folder);
+  const std::filesystem::path library = built / "lib/libnccl_ep.so.0";
+  std::filesystem::copy_file("tests/fakes/cuda/libnccl_ep.so", library,
+                             std::filesystem::copy_options::overwrite_existing);
+  setenv("EPD_LIBNCCL_EP", library.c_str(), 1);
+  for (const int abi : {1, 2}) {
+    std::ofstream(built / "include/nccl_ep.h") << "#define NCCL_EP_API_VERSION " << abi << "\n";
+    const std::string problem = Probe().probe.nccl_ep().problem();
+    const char* said = abi == 2 ? "" : "NCCL EP 0.1.0 with ABI 1, expected 0.2.0";
+    EXPECT_THAT(problem, HasSubstr(said));
+    EXPECT_EQ(problem.empty(), abi == 2);
+  }
+  unsetenv("EPD_LIBNCCL_EP");
+}
+
+TEST_F(CudaProbe, AnNcclEpThatIsThereByItsSonameAloneIsFound) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "soname";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file("tests/fakes/cuda/libnccl_ep.so", folder / "libnccl_ep.so.0",
+                             std::filesystem::copy_options::overwrite_existing);
+  setenv("LD_LIBRARY_PATH", folder.c_str(), 1);
+  const cuda::ProbeResult result = Probe();
+  EXPECT_THAT(result.probe.nccl_ep().path(), EndsWith("/soname/libnccl_ep.so.0"));
+  EXPECT_EQ(result.probe.nccl_ep().problem(), "");
 }
 
 TEST_F(CudaProbe, TheNcclEpThatTheEnvironmentNamesIsTheOneThatIsTried) {

@@ -262,7 +262,8 @@ class NcclEpRefusals : public NcclEpGroups {
 TEST_F(NcclEpRefusals, AnOldLibraryByItsVersion) {
   setenv("EPD_FAKE_NCCL_EP", "old", 1);
   EXPECT_THAT(Refused(BasicOnNcclEp(2)), Each(AllOf(HasSubstr("FAILED_PRECONDITION"),
-                                                    HasSubstr("NCCL EP 0.1.0, expected 0.2.0"))));
+                                                    HasSubstr("NCCL EP 0.1.0, and no nccl_ep.h"),
+                                                    HasSubstr("expected 0.2.0"))));
 }
 
 TEST_F(NcclEpRefusals, ALibraryThatDiesWhenItIsAskedForItsVersion) {

@@ -85,6 +85,31 @@ TEST(NcclEpLimitsTest, TeamsAreAsLargeAsDividesAllRunsOfRanksOnANode) {
   for (const auto& one : cases) EXPECT_EQ(NcclEpTeamRanks(On(one.nodes)), one.team) << one.nodes;
 }
 
+TEST(NcclEpLimitsTest, ItServesSixtyFourRanksEightOfEachNode) {
+  GroupSpec spec = Good();
+  spec.num_ranks = 64;
+  spec.num_experts = 256;
+  EXPECT_EQ(CheckServed(spec), absl::OkStatus());
+  const std::string full = "aaaaaaaabbbbbbbb";
+  EXPECT_EQ(CheckNcclEpTeams(spec, On(full)), absl::OkStatus());
+  const absl::Status crowded = CheckNcclEpTeams(spec, On("aaaaaaaaabbbbbbb"));
+  EXPECT_EQ(crowded.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(crowded.message(),
+              AllOf(HasSubstr("group=moe: 9 ranks are on one node"), HasSubstr("limit is 8"),
+                    HasSubstr("or ask for backend=cuda")));
+  // Also where its ranks do not follow each other.
+  EXPECT_FALSE(CheckNcclEpTeams(spec, On("abababababababababab")).ok());
+  spec.num_ranks = 65;
+  spec.num_experts = 260;
+  const absl::Status refused = CheckServed(spec);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("num_ranks is 65"), HasSubstr("limit is 64"),
+                                       HasSubstr("or ask for backend=cuda")));
+  spec.backend = "cuda";
+  EXPECT_EQ(CheckServed(spec), absl::OkStatus());
+  EXPECT_EQ(CheckNcclEpTeams(spec, On(std::string(9, 'a'))), absl::OkStatus());
+}
+
 TEST(NcclEpLimitsTest, EachTeamHasAMultipleOfFourExperts) {
   const auto check = [](uint32_t num_experts, const std::string& nodes) {
     GroupSpec spec = Good();

@@ -136,11 +136,14 @@ TEST(CudaDoctor, IpcHandlesAloneAreGoodEnoughAndSaySo) {
 TEST(CudaDoctor, WhatNcclEpLacksIsNamedAndIsNoProblem) {
   using Probe = v1::CudaProbe;
   const std::map<std::string, std::function<void(Probe&)>> lacks = {
-      {"no libnccl_ep.so was opened", [](Probe& p) { p.mutable_nccl_ep()->clear_path(); }},
+      {"no libnccl_ep.so or libnccl_ep.so.0 was opened",
+       [](Probe& p) { p.mutable_nccl_ep()->clear_path(); }},
       {"expected 0.2.0",
        [](Probe& p) { p.mutable_nccl_ep()->set_problem("0.1.0, expected 0.2.0"); }},
-      {"needs NCCL 2.30.4, and there is 2.28.9",
+      {"needs NCCL 2.30.7 or newer, but older than 2.31.0, and there is 2.28.9",
        [](Probe& p) { p.mutable_nccl()->set_version(22809); }},
+      {"and there is 2.30.4", [](Probe& p) { p.mutable_nccl()->set_version(23004); }},
+      {"and there is 2.31.0", [](Probe& p) { p.mutable_nccl()->set_version(23100); }},
       {"compute capability 9.0",
        [](Probe& p) {
          for (Probe::Device& device : *p.mutable_devices()) device.set_compute_major(8);
@@ -148,6 +151,11 @@ TEST(CudaDoctor, WhatNcclEpLacksIsNamedAndIsNoProblem) {
       {"with nvcc", [](Probe& p) { p.clear_nvcc(); }},
   };
   EXPECT_EQ(WhyNoNcclEp(GoodProbe()), "");
+  for (const int nccl : {23007, 23008, 23099}) {
+    v1::CudaProbe probe = GoodProbe();
+    probe.mutable_nccl()->set_version(nccl);
+    EXPECT_EQ(WhyNoNcclEp(probe), "") << nccl;
+  }
   for (const auto& [why, take_away] : lacks) {
     Probe probe = GoodProbe();
     take_away(probe);
