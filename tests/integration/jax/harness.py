@@ -153,6 +153,28 @@ def free_port() -> int:
 _COMPILED_AS_USERS_DO = ("operations", "process_shapes", "several_nodes", "shardings")
 
 
+# JAX promotes no rank and no dtype in silence, in most programs. A run that passes so passes without these modes, too. The other
+# strict modes: ``with_64_bits``, and programs/strict_modes.py.
+_STRICT = {"JAX_NUMPY_RANK_PROMOTION": "raise", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
+# Whose own arithmetic, or Flax's, nobody has held against that yet.
+_NOT_STRICT_YET = (
+    "faults",
+    "killed",
+    "late",
+    "moe_layers_multiprocess",
+    "moe_meshes",
+    "moe_modules",
+    "one_fails",
+    "operations_thin",
+    "process_shapes",
+    "several_axes",
+    "several_nodes",
+    "shardings",
+    "tenants",
+    "transformer_engine_flax",
+)
+
+
 @dataclass(frozen=True)
 class Setup:
     """How a program is run."""
@@ -176,6 +198,12 @@ class Setup:
         )
         cores = "" if self.cores is None else f"-{self.cores}core"
         return f"{self.program}-{devices}-dp{self.mesh[0]}ep{self.mesh[1]}{cores}{self.label}"
+
+
+def with_64_bits(setup: Setup) -> Setup:
+    """The setup with ``jax_enable_x64``: one of each program's has it."""
+    environment = {**setup.environment, "JAX_ENABLE_X64": "1"}
+    return dataclasses.replace(setup, environment=environment, label=f"{setup.label}-x64")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -242,6 +270,8 @@ class Fleet:
     def _spawn(self, index: int, port: int) -> None:
         setup = self._setup
         environment = clean_environment(**_DEADLINES)
+        if setup.program not in _NOT_STRICT_YET:
+            environment |= _STRICT
         daemon = self._daemons[index * len(self._daemons) // setup.processes]
         if daemon is not None:
             environment |= {

@@ -62,7 +62,8 @@ def _expert(link: ep.RoleLink, name: str, scales, idx, row, nothing) -> jax.Arra
     """Rows times the number of their expert, sent back."""
     recv, weights, handle, counts, _ = link.dispatch(CFG, idx, row, nothing, SLOTS, name=name)
     expert = link.expert_of_slots(handle, SLOTS)
-    scale = (jax.nn.one_hot(expert, scales.shape[1]) * scales[:, None, :]).sum(-1)
+    one_hot = jax.nn.one_hot(expert, scales.shape[1], dtype=scales.dtype)
+    scale = (one_hot * scales[:, None, :]).sum(-1)
     return link.combine(CFG, handle, recv * (scale * weights)[..., None], 1, name=name)
 
 

@@ -1,11 +1,11 @@
 """Goal: the five operations give the reference's bits on every shape of job, with both executors."""
 
 import pytest
-from harness import Setup, checks_of, report_of
+from harness import Setup, checks_of, report_of, with_64_bits
 
 _WORKER = {"environment": {"EPD_EXECUTOR": "worker"}, "label": "-worker"}
 _SETUPS = [
-    Setup("operations", processes=1, mesh=(1, 1)),
+    with_64_bits(Setup("operations", processes=1, mesh=(1, 1))),
     Setup("operations", processes=2, mesh=(1, 2)),
     Setup("operations", processes=4, mesh=(2, 2)),
     Setup("operations", processes=2, devices=2, mesh=(1, 4)),

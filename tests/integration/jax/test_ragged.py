@@ -3,13 +3,13 @@
 import functools
 
 import pytest
-from harness import Fleet, Report, Setup, checks_of, report_of
+from harness import Fleet, Report, Setup, checks_of, report_of, with_64_bits
 from nodes import running_nodes
 
 _SHAPES = [
     Setup("ragged", processes=4, mesh=(1, 4)),
     Setup("ragged", processes=2, devices=2, mesh=(1, 4)),
-    Setup("ragged", processes=1, devices=8, mesh=(2, 4)),
+    with_64_bits(Setup("ragged", processes=1, devices=8, mesh=(2, 4))),
     Setup("ragged", processes=1, mesh=(1, 1)),
     Setup("ragged", processes=3, devices=(1, 2, 1), mesh=(2, 2)),
 ]

@@ -27,7 +27,7 @@ def _of_slices(
     steps = jnp.where(sizes > 0, values, 0).astype(begins.dtype)
     ends = jnp.zeros(num_rows + 1, begins.dtype)
     ends = ends.at[begins].add(steps, mode="drop").at[begins + sizes].add(-steps, mode="drop")
-    return jnp.cumsum(ends)[:-1]
+    return jnp.cumsum(ends, dtype=begins.dtype)[:-1]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ class _Returned(_Slices):
         came = self._exchange(rows, apart, landing, recv_sizes, here, send_sizes)[2]
         covered = _of_slices(there, send_sizes, 1, apart.shape[0]) > 0
         moved = _of_slices(there, send_sizes, input_offsets - there, apart.shape[0])
-        to = jnp.where(covered, jnp.arange(apart.shape[0]) + moved, self.operand_rows)
+        rows_apart = jnp.arange(apart.shape[0], dtype=moved.dtype)
+        to = jnp.where(covered, rows_apart + moved, self.operand_rows)
         wide = rows.dtype if rows.dtype.itemsize >= 4 else jnp.float32
         sums = jnp.zeros((self.operand_rows, *rows.shape[1:]), wide)
         return sums.at[to].add(came.astype(wide), mode="drop").astype(rows.dtype)

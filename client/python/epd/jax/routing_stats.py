@@ -49,28 +49,41 @@ def _int32(plan: jax.Array, offset: int, count: int = 1) -> jax.Array:
     return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
+def _sum(counts: jax.Array, axis: int) -> jax.Array:
+    """In int32: with jax_enable_x64, sums of integers are int64 by default."""
+    return counts.sum(axis, dtype=jnp.int32)
+
+
+def _cumsum(counts: jax.Array) -> jax.Array:
+    """Along the first dimension."""
+    return jnp.cumsum(counts, 0, dtype=jnp.int32)
+
+
 def _zones(spec: GroupSpec, plan: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Of one rank: routes from each source to each local expert [S, n]; where each expert's zone begins, and its size [n]."""
     ranks, experts = spec.config.ep_size, spec.config.num_experts
     own = jnp.asarray(local_experts(spec))[_int32(plan, _RANK)[0]]
     alignment = _int32(plan, _ALIGNMENT)[0]
     counts = _int32(plan, _EXPERTS + _EXPERT_BYTES * experts, ranks * experts)
-    counts = counts.reshape(ranks, experts)[:, jnp.maximum(own, 0)] * (own >= 0)  # [S, n]
-    zones = (counts.sum(0) + alignment - 1) // jnp.maximum(alignment, 1) * alignment
-    return counts, jnp.cumsum(zones) - zones, zones
+    counts = counts.reshape(ranks, experts)[:, jnp.maximum(own, 0)]
+    counts = jnp.where((own >= 0)[None, :], counts, 0)  # [S, n]
+    zones = (_sum(counts, 0) + alignment - 1) // jnp.maximum(alignment, 1) * alignment
+    return counts, _cumsum(zones) - zones, zones
 
 
 def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> RoutingStats:
     counts, zone_begins, zones = _zones(spec, plan)
-    begins = zone_begins + jnp.cumsum(counts, 0) - counts
+    begins = zone_begins[None, :] + _cumsum(counts) - counts
     drops = jnp.clip(begins + counts - capacity, 0, counts)
-    return RoutingStats(counts.sum(0), jnp.clip(capacity - zone_begins, 0, zones), drops.sum(1))
+    sizes = jnp.clip(capacity - zone_begins, 0, zones)
+    return RoutingStats(_sum(counts, 0), sizes, _sum(drops, 1))
 
 
 def _experts_of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> jax.Array:
     counts, begins, _ = _zones(spec, plan)
     slots = jnp.arange(capacity, dtype=jnp.int32)[:, None]
-    held = (slots >= begins) & (slots < begins + counts.sum(0))  # [C, n]: at most one of a row.
+    ends = begins + _sum(counts, 0)
+    held = (slots >= begins[None, :]) & (slots < ends[None, :])  # [C, n]: at most one of a row.
     return jnp.where(held.any(1), jnp.argmax(held, 1), -1).astype(jnp.int32)
 
 

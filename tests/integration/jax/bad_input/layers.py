@@ -169,7 +169,7 @@ def small_functions() -> list[Row]:
             (
                 "token_mask",
                 route,
-                (SOFTMAX.router, logits, None, jnp.ones(3)),
+                (SOFTMAX.router, logits, None, jnp.ones(3, jnp.float32)),
                 ValueError,
                 "token_mask is float32[3]",
                 "bool[3]",
@@ -253,7 +253,7 @@ def small_functions() -> list[Row]:
             (
                 "token_counts",
                 sizes_within,
-                (jnp.zeros(2), 3),
+                (jnp.zeros(2, jnp.float32), 3),
                 TypeError,
                 "token_counts must be integers",
                 "float32",

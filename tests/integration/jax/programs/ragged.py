@@ -91,7 +91,7 @@ def emulated(operand, output, *indices, axis_name: str = "ep"):
     gather = partial(jax.lax.all_gather, axis_name=axis_name)
     operands, (first, size, to, _) = gather(operand), map(gather, indices)
     slices = first.shape[1] // n
-    row = jnp.arange(output.shape[0])
+    row = jnp.arange(output.shape[0], dtype=to.dtype)
     for sender in range(n):
         for number in range(slices):
             i = me * slices + number
@@ -205,7 +205,10 @@ def check_gradients_of_rows_that_the_library_only_moves(world: World):
     def gradients(function, operand, output, *indices):
         def loss(operand, output):
             out = function(operand, output, *indices)
-            return (out * out * jnp.arange(1, 1 + len(out))[:, None]).real.sum()
+            factors = (
+                jnp.arange(1, 1 + len(out)).astype(out.dtype).reshape(-1, *(1,) * (out.ndim - 1))
+            )
+            return (out * out * factors).real.sum()
 
         return jax.grad(loss, (0, 1))(operand, output)
 
@@ -262,7 +265,8 @@ def _expect_one_number(world: World, function, arrays) -> None:
 def _gradients(function, operand, output, *indices):
     def loss(operand, output):
         out = function(operand, output, *indices)
-        return (jnp.sin(out) * jnp.arange(1, 1 + out.size).reshape(out.shape)).sum()
+        factors = jnp.arange(1, 1 + out.size).astype(out.dtype).reshape(out.shape)
+        return (jnp.sin(out) * factors).sum()
 
     return jax.grad(loss, (0, 1))(operand, output)
 

@@ -132,7 +132,9 @@ def check_payloads_under_one_plan_in_a_nested_jit(world: World):
 
     def serve(link):
         idx, rows, weights = link.nothing(CFG, jnp.int8)
-        return exchange(link, SLOTS, idx, {"rows": rows, "scales": jnp.zeros((1, 1))}, weights)
+        return exchange(
+            link, SLOTS, idx, {"rows": rows, "scales": jnp.zeros((1, 1), jnp.float32)}, weights
+        )
 
     with group_of(1, 1) as group:
         shapes = [jax.ShapeDtypeStruct((size, HIDDEN), jnp.float32) for size in (TOKENS, 1)]
@@ -419,7 +421,7 @@ def _expect_refusals_of_order(run_of):
         return exchange(link, x, "a") + exchange(link, x, "b")
 
     def combine_without_what_was_received(link, x):
-        return exchange(link, x, "a", out=jnp.zeros((1, 1, HIDDEN)))
+        return exchange(link, x, "a", out=jnp.zeros((1, 1, HIDDEN), jnp.float32))
 
     def unused(link, x):
         exchange(link, x, "a")

@@ -182,7 +182,8 @@ def check_no_collectives_forward_and_backward(world: World):
         _, vjp = jax.vjp(lambda e, t, w: forward(e, t, idx, w)[0], expert_out, tokens, weights)
         return tuple(map(pin, vjp(pin(cotangent))))
 
-    rows = jnp.zeros((world.num_ranks, problem.capacity, world.sizes["hidden"]))
+    shape = (world.num_ranks, problem.capacity, world.sizes["hidden"])
+    rows = jnp.zeros(shape, jnp.float32)
     plain = (
         rows,
         jnp.asarray(problem.tokens),

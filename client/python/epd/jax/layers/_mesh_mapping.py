@@ -87,7 +87,11 @@ class Shards:
         """The sum [..] over all ranks of their ``rows`` [R, ..]."""
         lead = self.layout.lead
         manual = tuple(axis for axis in self.layout.carriers if axis not in lead)
-        add = lambda rows: jax.lax.psum(rows.sum(0), lead) if lead else rows.sum(0)  # noqa: E731
+
+        def add(rows: jax.Array) -> jax.Array:
+            here = rows.sum(0, dtype=rows.dtype)
+            return jax.lax.psum(here, lead) if lead else here
+
         total = self.run(add, (self.tokens,), PartitionSpec(), rows)
         return jax.lax.psum(total, manual) if manual else total
 

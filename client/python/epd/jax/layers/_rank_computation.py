@@ -73,7 +73,9 @@ def route_tokens(
     statistics = Statistics(
         load, shares, squares.reshape(sets, length).sum(1), live.reshape(sets, length).sum(1)
     )
-    return Routed(routing.chosen, routing.weights, load.sum(0, keepdims=True), statistics)
+    return Routed(
+        routing.chosen, routing.weights, load.sum(0, keepdims=True, dtype=load.dtype), statistics
+    )
 
 
 def losses(
@@ -88,7 +90,7 @@ def losses(
     cfg, load, tokens = config.router, statistics.load, statistics.tokens
     if all_load is not None:
         load = all_load[None]
-        tokens = load.sum(-1) / (cfg.top_k * num_ranks)
+        tokens = load.astype(_F32).sum(-1) / (cfg.top_k * num_ranks)
     sets = max(tokens.shape[0], 1)
     balance = router.balance_loss(load, statistics.shares, tokens).sum() / sets
     z = (statistics.squares / jnp.maximum(tokens, 1e-9)).sum() / sets

@@ -62,8 +62,8 @@ def sizes_within(token_counts: jax.Array, capacity: int) -> jax.Array:
     capacity = static_int("sizes_within", "capacity", capacity)
     if not jnp.issubdtype(token_counts.dtype, jnp.integer):
         raise TypeError(f"sizes_within: token_counts must be integers, got {token_counts.dtype}")
-    ends = jnp.minimum(jnp.cumsum(token_counts), capacity)
-    return jnp.diff(ends, prepend=0).astype(jnp.int32)
+    ends = jnp.minimum(jnp.cumsum(token_counts, dtype=jnp.int32), capacity)
+    return jnp.diff(ends, prepend=jnp.zeros(1, ends.dtype))
 
 
 def rows_of_groups(vectors: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
@@ -77,6 +77,7 @@ def rows_of_groups(vectors: jax.Array, sizes: jax.Array, rows: int) -> jax.Array
     Returns:
         ``[rows, A]``; rows after the last group have the last one's vector.
     """
-    ends = jnp.cumsum(sizes)
-    group = jnp.sum(jnp.arange(rows)[:, None] >= ends[None, :], axis=1)
+    ends = jnp.cumsum(sizes, dtype=jnp.int32)
+    slots = jnp.arange(rows, dtype=jnp.int32)
+    group = jnp.sum(slots[:, None] >= ends[None, :], axis=1, dtype=jnp.int32)
     return jnp.take(vectors, jnp.minimum(group, vectors.shape[0] - 1), axis=0)
