@@ -49,7 +49,8 @@ inline Attach MakeAttach(std::string client_name) {
           .features = 0,
           .client_name = std::move(client_name),
           .client_version = {},
-          .traceparent = {}};
+          .traceparent = {},
+          .started = 0};
 }
 
 // Whether the group's staging is memory of GPUs.

@@ -124,7 +124,9 @@ EPD_API const char* epd_socket_path(const epd_client* client);
 typedef struct epd_group_spec {
   size_t struct_size;
   const char* name;
-  /* One run of the job, NULL: "". Ranks of different instances never meet. */
+  /* One run of the job; ranks of different instances never meet. NULL: EPD_INSTANCE, else EPD_JOB, else the scheduler's job
+   * and step or mpirun's or torchrun's word for the launch, else "". So two launches of one program do not meet; processes of
+   * different launches that belong together give one instance, or have one EPD_JOB. */
   const char* instance;
   /* NULL: EPD_TENANT, else "". A group serves several tenants, each a set of sessions of its own, one per rank, which exchange only
    * with each other. They share the group's ranks, communicator and staging budget, so their specs must be equal but

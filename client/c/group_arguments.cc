@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "client/c/job_name.h"
 #include "client/c/machine_device.h"
 #include "client/c/struct_size.h"
 #include "proto/epd/v1/limits.h"
@@ -69,7 +70,11 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
   if (s.name == nullptr || *s.name == '\0')
     return MakeStatus(Code::kInvalidArgument, "spec.name must be set");
   if (Status t = ReadText(s.name, "spec.name", &spec->name); !t.ok()) return t;
-  if (Status t = ReadText(s.instance, "spec.instance", &spec->instance); !t.ok()) return t;
+  if (s.instance == nullptr) {
+    spec->instance = InstanceOfEnvironment();
+  } else if (Status t = ReadText(s.instance, "spec.instance", &spec->instance); !t.ok()) {
+    return t;
+  }
   const char* const tenant = s.tenant != nullptr ? s.tenant : std::getenv("EPD_TENANT");
   if (Status t =
           ReadText(tenant, s.tenant != nullptr ? "spec.tenant" : "EPD_TENANT", &spec->tenant);

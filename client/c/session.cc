@@ -4,9 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <fstream>
+#include <iterator>
 #include <new>
+#include <sstream>
 
 #include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
@@ -53,6 +58,22 @@ std::string TraceparentOfEnvironment() {
   return may_be_one ? value : "";
 }
 
+// Seconds of Unix time; 0 where /proc does not say.
+int64_t StartOfProcess() {
+  std::ifstream file("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  // The second field is the program's name in brackets, which may hold anything; the 22nd counts ticks since the machine's
+  // start.
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  int64_t ticks = 0;
+  timespec up = {};
+  const int64_t per_second = sysconf(_SC_CLK_TCK);
+  if (!(fields >> ticks) || per_second <= 0 || clock_gettime(CLOCK_BOOTTIME, &up) != 0) return 0;
+  return time(nullptr) - (up.tv_sec - ticks / per_second);
+}
+
 }  // namespace
 
 Session::Session(std::string path, AttachSocket socket)
@@ -66,6 +87,7 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   client::Attach attach = MakeAttach(client_name);
   attach.client_version = EPD_CLIENT_VERSION;
   attach.traceparent = TraceparentOfEnvironment();
+  attach.started = StartOfProcess();
   attach.features = features::kTakesSlotsOfFurtherWorkers | features::kTakesManySlots |
                     features::kTakesLandingArenas;
   if (Status unsent = session->socket_.Send(EncodeClientMessage(attach)); !unsent.ok()) {

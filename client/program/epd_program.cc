@@ -11,6 +11,7 @@
 
 #include "client/c/c_status.h"
 #include "client/c/interrupt.h"
+#include "client/c/job_name.h"
 #include "client/c/struct_size.h"
 #include "client/program/api_words.h"
 #include "client/program/completer.h"
@@ -148,6 +149,15 @@ size_t epd_program_socket_path(char* path, size_t path_bytes) {
   return GuardedOr<size_t>(0, [&] {
     const std::string found = Groups::Shared().socket_path();
     if (path_bytes > 0) std::snprintf(path, path_bytes, "%s", found.c_str());
+    return found.size();
+  });
+}
+
+size_t epd_program_job_of_environment(char* job, size_t job_bytes) {
+  if (job_bytes > 0) *job = '\0';
+  return GuardedOr<size_t>(0, [&] {
+    const std::string found = epd::client::JobOfEnvironment();
+    if (job_bytes > 0) std::snprintf(job, job_bytes, "%s", found.c_str());
     return found.size();
   });
 }

@@ -83,6 +83,10 @@ EPD_API int epd_program_connect(const char* socket_path, const char* daemon_path
 /* Writes the path of the session's socket ("" without a session), cut at `path_bytes`. Returns its length. */
 EPD_API size_t epd_program_socket_path(char* path, size_t path_bytes);
 
+/* Writes the job that this process belongs to by its environment (EPD_JOB, else the words of its scheduler and launcher; "":
+ * nobody says), cut at `job_bytes`. Returns its length, at most 120. */
+EPD_API size_t epd_program_job_of_environment(char* job, size_t job_bytes);
+
 /* Makes the alias mean this group: connects, joins the groups of all domains that ranks are held of, and waits until they
  * are READY. Collective. After an error nothing is joined.
  *   FAILED_PRECONDITION  the alias has a group already; epd_program_finalize first

@@ -53,7 +53,6 @@ def exchange(ranks: int, rank: int, idx, tokens, weights):
         recv_capacity_per_rank=_SLOTS,
         hidden_dim=_HIDDEN,
         max_token_dtype=ml_dtypes.float8_e4m3fn,
-        job="fp8-example",
     )
 
     @jax.jit

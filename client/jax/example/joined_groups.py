@@ -28,7 +28,6 @@ def join(ranks: int, rank: int):
             recv_capacity_per_rank=_SLOTS,
             hidden_dim=hidden,
             max_token_dtype=jnp.float32,
-            job="joined-example",
             **experts,
         )
 

@@ -30,9 +30,12 @@ def run(script: str, arguments: list[str], ranks: int, timeout: float) -> list[i
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends the processes on the way out.
     coordinator = f"127.0.0.1:{_free_port()}"
+    # Another run beside this one is another job.
+    environment = {"EPD_JOB": f"example-{os.getpid()}-{time.time_ns()}", **os.environ}
     processes = [
         subprocess.Popen(
-            [sys.executable, script, *arguments, f"--rank={rank}", f"--coordinator={coordinator}"]
+            [sys.executable, script, *arguments, f"--rank={rank}", f"--coordinator={coordinator}"],
+            env=environment,
         )
         for rank in range(ranks)
     ]

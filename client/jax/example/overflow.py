@@ -51,7 +51,6 @@ def run_rank(ranks: int, rank: int, coordinator: str) -> int:
             hidden_dim=_HIDDEN,
             max_token_dtype="float32",
             drop_on_overflow=drop,
-            job="overflow-example",
         )
 
     tokens = np.full((_TOKENS, _HIDDEN), 1.0 + rank, np.float32)

@@ -2,7 +2,7 @@
 
     python tenants.py                     four processes: job "a" and job "b" with two ranks each
 
-Both give the same job and group name, and each its own EPD_TENANT; their specs must be equal. Job b's last rank ends in the
+Both have the same EPD_JOB (launch.py sets one) and group name, and each its own EPD_TENANT; their specs must be equal. Job b's last rank ends in the
 middle of the run, without a word: b's other ranks get an error that names it, a's results stay right to the end. While it
 runs, ``epctl ranks`` shows whose rank is whose. Exit status 0: all of that was so.
 """
@@ -57,7 +57,6 @@ def run_rank(processes: int, process: int, coordinator: str) -> int:
         recv_capacity_per_rank=_SLOTS,
         hidden_dim=_HIDDEN,
         max_token_dtype="float32",
-        job="tenants-example",
     )
     with group:
         try:

@@ -7,16 +7,6 @@ from pathlib import Path
 
 from epd import _programs
 
-# Variables in which schedulers hand out an id that all processes of a job share.
-_SCHEDULER_JOB_VARIABLES = (
-    ("SLURM_JOB_ID", "slurm"),
-    ("PBS_JOBID", "pbs"),
-    ("LSB_JOBID", "lsf"),
-    ("FLUX_JOB_ID", "flux"),
-    ("COBALT_JOBID", "cobalt"),
-    ("OMPI_MCA_ess_base_jobid", "mpi"),
-)
-
 # Who moves the rows, by what EPD_EXECUTOR says: epd_executor of the C library.
 _EXECUTORS = {"": 0, "worker": 1, "client": 2}
 
@@ -130,14 +120,14 @@ def socket_path() -> str:
     return os.environ.get("EPD_SOCKET", "")
 
 
-def job() -> str:
-    """The job's name as the user or the scheduler gives it, or ""."""
-    if text := os.environ.get("EPD_JOB", ""):
-        return text
-    for name, scheduler in _SCHEDULER_JOB_VARIABLES:
-        if text := os.environ.get(name, ""):
-            return f"{scheduler}-{text}"
-    return ""
+def names_job() -> bool:
+    """Whether the user names the job, by EPD_JOB."""
+    return bool(os.environ.get("EPD_JOB"))
+
+
+def instance() -> str:
+    """The run of the job as the user names it, or ""."""
+    return re.sub(r"[^!-.0-~]", "_", os.environ.get("EPD_INSTANCE", ""))[:120]
 
 
 def daemon_path() -> str:

@@ -8,12 +8,29 @@ import ctypes
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol, Self
 
 from epd import _environment
 from epd._program import Rank
 
 MAX_TOP_K = 128
+
+
+class Unique:
+    """An object that stands for what this process holds: a copy is the object itself, and no other process gets one."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        del memo
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}: it stands for ranks that this process holds and cannot be pickled; leave it out of what is"
+            " pickled, and make it in the process that uses it"
+        )
 
 
 class Sizes(Protocol):
@@ -75,7 +92,8 @@ class JoinArguments:
 
     ``job``: the name that the caller gave, or None. ``held``: this process's ranks. ``elsewhere``: other processes', as far
     as known, with who holds each in place of its device. ``program``, ``metadata``: what epctl shows of this process.
-    ``joins_by_call``: none is held yet, each rank joins at its first call; CPUs alone.
+    ``joins_by_call``: none is held yet, each rank joins at its first call; CPUs alone. ``others``: the processes of
+    ``elsewhere``, as the framework counts them.
     """
 
     held: tuple[HeldRank, ...]
@@ -86,6 +104,7 @@ class JoinArguments:
     program: str = ""
     metadata: str = ""
     joins_by_call: bool = False
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,30 @@ def retry(code: str, text: str) -> str:
     return _libraries[0].c.epd_program_retry(number, text.encode()).decode() if _libraries else "no"
 
 
+def job_of_environment() -> str:
+    """The job that this process belongs to: EPD_JOB, else the words of its scheduler and launcher; "": nobody says."""
+    if not _libraries:
+        return ""
+    buffer = ctypes.create_string_buffer(256)
+    _libraries[0].c.epd_program_job_of_environment(buffer, len(buffer))
+    return buffer.value.decode()
+
+
+def identity(given: str | None, nonce: str, *, store: str) -> tuple[str, str]:
+    """The job's name ("": nobody knows it), and the run of it; processes meet where both are equal.
+
+    Args:
+        given: the name that the caller gives, or None.
+        nonce: what the processes' key-value store agreed on; "" without one. It is always a part of what is returned.
+        store: whose store it is, for the name.
+    """
+    run = _environment.instance() or nonce
+    if given is not None or _environment.names_job():
+        return given if given is not None else job_of_environment(), run
+    words = [job_of_environment() or store if nonce else job_of_environment(), nonce]
+    return "-".join(word for word in words if word), run
+
+
 class Library:
     """A library that offers epd_program.h. ImportError, saying what to do, if it cannot be loaded."""
 
@@ -99,6 +123,7 @@ class Library:
         operation = (code, call, ctypes.c_void_p, problem)
         self.declare(
             program_watch_interrupts=(None,),
+            program_job_of_environment=(size, text, size),
             program_connect=(code, text, text, problem),
             program_socket_path=(size, text, size),
             program_join=(code, ctypes.c_void_p, problem),

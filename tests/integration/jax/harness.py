@@ -206,13 +206,14 @@ def with_64_bits(setup: Setup) -> Setup:
     return dataclasses.replace(setup, environment=environment, label=f"{setup.label}-x64")
 
 
+_OF_A_JOB = (
+    r"EPD_|XLA_|JAX_|(SLURM|PBS|LSB|FLUX|COBALT|PALS|ALPS|PMIX?|OMPI|PRTE|I_MPI|MPI|TORCHELASTIC)_"
+)
+
+
 def clean_environment(**extra: str) -> dict[str, str]:
     """This process's environment without what would reach into a test."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not re.match(r"EPD_|SLURM_|XLA_|JAX_|PBS_|LSB_", key)
-    }
+    kept = {key: value for key, value in os.environ.items() if not re.match(_OF_A_JOB, key)}
     return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{HERE}:{HERE.parent}", **extra}
 
 

@@ -102,6 +102,7 @@ def test_a_snippet_runs_as_it_stands(run: _Run):
                         EPD_SOCKET=daemon.socket,
                         EPD_TEST_EPD_PID=str(daemon.process.pid),
                         XLA_FLAGS=f"--xla_force_host_platform_device_count={run.devices}",
+                        EPD_JOB="snippet",
                         RANK=str(rank),
                     ),
                     stdin=subprocess.DEVNULL,

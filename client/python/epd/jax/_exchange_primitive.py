@@ -61,6 +61,7 @@ _exchange.multiple_results = True
 
 def bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Array]:
     """The exchange's results, differentiable in the operands, forwards and backwards. It runs at the current place."""
+    _held_groups.check_current(exchange.static.group.alias)
     place = _place.current()
     if place is None:
         return _bind(exchange, residuals, operands)

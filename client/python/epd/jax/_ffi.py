@@ -21,7 +21,7 @@ DISPATCH = "epd1.dispatch"
 COMBINE = "epd1.combine"
 DISPATCH_BWD = "epd1.dispatch_bwd"
 COMBINE_BWD = "epd1.combine_bwd"
-FFI_TARGET_NAMES = (PREPARE, DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD)
+OPERATIONS = (PREPARE, DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD)
 # On CPUs alone.
 RAGGED = "epd1.ragged"
 DISPATCH_PAYLOAD = "epd1.dispatch_payload"  # On others a DISPATCH for each array.
@@ -40,6 +40,8 @@ def name_of_leaf(name: str, number: int) -> str:
 
 STARTS = tuple(start_of(target) for target in (DISPATCH, COMBINE, DISPATCH_BWD, COMBINE_BWD))
 HALVES = (*STARTS, DONE)
+# All that a program can hold, for jax.export's disabled_checks.
+FFI_TARGET_NAMES = (*OPERATIONS, RAGGED, DISPATCH_PAYLOAD, *HALVES)
 PLATFORMS_OF_HALVES = PLATFORMS_OF_PAYLOADS = {"cpu"}
 
 
@@ -85,7 +87,7 @@ def _register(
     library: ctypes.CDLL, platform: str, prefix: str, *more: str, **shared: object
 ) -> None:
     """The handlers ``<prefix><operation>`` of a platform; ``more`` targets; ``shared``: handlers of other stages, for all."""
-    for target in (*FFI_TARGET_NAMES, *more):
+    for target in (*OPERATIONS, *more):
         operation = target.split(".")[1]
         instantiate = getattr(
             library, f"epd_jax_{re.sub('_(start|payload)$', '', operation)}_instantiate"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from epd._group_struct import JoinArguments
-from epd.jax import _ffi, _join
+from epd.jax import _ffi, _job, _join
 from epd.jax.config import GroupSpec
 from epd.jax.errors import EpError
 
@@ -32,11 +32,17 @@ class Owner(Protocol):
 
 @dataclasses.dataclass
 class _Held:
-    """``spec``: a copy, which names nothing."""
+    """``spec``: a copy, which names nothing. ``nonce``: of jax.distributed as it was initialised when this process joined."""
 
     spec: GroupSpec
     arguments: JoinArguments
     owner: weakref.ref[Owner]
+    nonce: str
+
+    @property
+    def is_old(self) -> bool:
+        """jax.distributed was finalized or initialised anew since: the others may be other processes, with other devices."""
+        return bool(self.nonce) and not _job.is_of_this_initialisation(self.nonce)
 
 
 _SIZES = (
@@ -118,6 +124,9 @@ def hold(group: Owner) -> None:
         known = _held.get(alias)
     if known is not None and known.arguments.held and _ffi.state(alias)[0] == "left":
         known = None  # In a forked child, which has none of its parent's groups.
+    if known is not None and known.is_old:
+        _join.leave_unused(alias)
+        known = None
     if known is None:
         _join.join(group.spec, group.joining)
     elif difference := _difference(known, group):
@@ -130,7 +139,25 @@ def hold(group: Owner) -> None:
         _ffi.join_again(alias)
     with _lock:
         copy = dataclasses.replace(group.spec)
-        _held[alias] = _Held(copy, group.joining, weakref.ref(group))
+        _held[alias] = _Held(copy, group.joining, weakref.ref(group), _job.nonce())
+
+
+def is_old(alias: str) -> bool:
+    """Whether this process joined the group before jax.distributed was finalized or initialised anew."""
+    with _lock:
+        known = _held.get(alias)
+    return known is not None and known.is_old
+
+
+def check_current(alias: str) -> None:
+    """For programs that are traced. EpError FAILED_PRECONDITION if the group was joined before jax.distributed was initialised anew."""
+    if is_old(alias) and _job.has_store():
+        call = "ep_bootstrap" if alias == "default" else f"Group.get({alias!r}).connect()"
+        raise EpError(
+            "FAILED_PRECONDITION",
+            f"[epd:FAILED_PRECONDITION] group={alias} phase=begin: connect again ({call}): this process has no group of"
+            " jax.distributed as it is initialised now; it joined before that, with processes that may be others by now",
+        )
 
 
 def find(alias: str) -> tuple[Owner | None, GroupSpec, JoinArguments] | None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from epd.jax.mesh import domain_grid
 
 _log = logging.getLogger("epd.jax")
 _RESULTS_SECONDS = 10.0
+_NODE_SOCKET = "/run/epd/epd.sock"
 
 
 def _name_of(device: jax.Device) -> str:
@@ -35,13 +36,21 @@ def arguments_of(
         given: other fields of JoinArguments.
     """
     held, elsewhere = [], []
+    others = set()
     for domain, position, device in ranks:
         if device.process_index == jax.process_index():
             held.append(HeldRank(domain, position, _name_of(device)))
         else:
             whose = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
             elsewhere.append(HeldRank(domain, position, whose))
-    return JoinArguments(tuple(held), num_domains, elsewhere=tuple(elsewhere), **given)
+            others.add(device.process_index)
+    return JoinArguments(
+        tuple(held),
+        num_domains,
+        elsewhere=tuple(elsewhere),
+        others=tuple(sorted(others)),
+        **given,
+    )
 
 
 def along(mesh: Mesh, ep_axes: tuple[str, ...], **given: Any) -> JoinArguments:
@@ -62,23 +71,20 @@ def _on_gpus(arguments: JoinArguments) -> bool:
     return _ffi.cuda_enabled() and all(rank.device.startswith("cuda:") for rank in arguments.held)
 
 
-def connect() -> str:
-    """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket."""
+def connect(others: Sequence[int] = ()) -> str:
+    """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket.
+
+    EpError FAILED_PRECONDITION where those of ``others`` with this host's name see another daemon at its path.
+    """
     asked = _environment.socket_path()
     path = _ffi.connect(asked or _job.shared_socket())
     agreed = _job.share_socket(path)
-    if asked or agreed == path:
-        return path
-    _ffi.finalize("")  # Closes the session with the daemon that only this process found.
-    return _ffi.connect(agreed)
-
-
-def _job_and_instance(spec: config.GroupSpec, arguments: JoinArguments) -> tuple[str, str]:
-    alone = len(arguments.held) == arguments.num_domains * spec.config.ep_size
-    job = arguments.job or _job.name(alone=alone)
-    # The nonce is for processes that share a key-value store, which those of a group joined by rank need not do.
-    named = arguments.job is not None or _environment.job()
-    return job, "" if spec.joined_by_rank and named else _job.instance()
+    if not asked and agreed != path:
+        _ffi.finalize("")  # Closes the session with the daemon that only this process found.
+        path = _ffi.connect(agreed)
+    is_private = not asked and path != _NODE_SOCKET
+    _job.check_one_daemon(path if is_private else "", others)
+    return path
 
 
 def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
@@ -92,7 +98,8 @@ def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
     on_gpus = _on_gpus(arguments)
     if not on_gpus:
         _freed_memory.keep()
-    job, instance = _job_and_instance(spec, arguments)
+    alone = len(arguments.held) == arguments.num_domains * spec.config.ep_size
+    job, instance = _job.identity(arguments.job, alone=alone)
     group = group_struct(
         spec,
         arguments,
@@ -102,7 +109,7 @@ def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
         devices=_devices_here(),
     )
     try:
-        path = connect()
+        path = connect(arguments.others)
         group.socket_path = path.encode()
         _ffi.join(group)
     except BaseException:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epd.jax import _ffi, _place
+from epd.jax import _ffi, _place, _ragged_group
 from epd.jax._call import call, mapped
 from epd.jax._exchange_primitive import Arrays, Exchange
 from epd.jax.config import DTYPE_CODES
@@ -59,6 +59,7 @@ class _Slices(Exchange):
         self, operand: jax.Array, output: jax.Array, *indices: jax.Array
     ) -> tuple[jax.Array, ...]:
         """-> landing offsets, source offsets, rows. ``indices``: as ragged_all_to_all's last four."""
+        _ragged_group.drop_old()
 
         def shard(*arrays: jax.Array) -> tuple[jax.Array, ...]:
             offsets = (indices[0].shape, indices[0].dtype)

@@ -5,6 +5,7 @@ the exchange, its index groups. All exchanges that stand alike share a group, wh
 """
 
 import hashlib
+import threading
 from typing import Any
 
 import jax
@@ -44,15 +45,41 @@ def alias_of(layout: Layout, groups: object) -> str:
     return _PREFIX + hashlib.blake2b(stands.encode(), digest_size=6).hexdigest()
 
 
+# What this process has described, by alias: the nonce of jax.distributed as it was initialised then.
+_lock = threading.Lock()
+_described_in: dict[str, str] = {}
+
+
+def drop_old() -> None:
+    """Leaves the groups of an earlier initialisation of jax.distributed, whose processes may be others.
+
+    Called while exchanges are traced and lowered, which all are anew after an initialisation: before it JAX wants its backends
+    cleared, and with them every compiled program.
+    """
+    with _lock:
+        old = [
+            alias
+            for alias, nonce in _described_in.items()
+            if not _job.is_of_this_initialisation(nonce)
+        ]
+        for alias in old:
+            del _described_in[alias]
+    for alias in old:
+        _ffi.finalize(alias)
+
+
 def _describe(alias: str, ranks: int) -> None:
     """Says where the daemon is and which job this is. EpError, ValueError: neither is known."""
     arguments = JoinArguments((), num_domains=1, drop_on_overflow=False, joins_by_call=True)
     spec = spec_of(alias, ranks)
+    job, instance = _job.identity(None, alone=jax.process_count() == 1)
+    with _lock:
+        _described_in[alias] = _job.nonce()
     group = group_struct(
         spec,
         arguments,
-        job=_job.name(alone=jax.process_count() == 1),
-        instance=_job.instance(),
+        job=job,
+        instance=instance,
         on_gpus=False,
         devices=f"process-{jax.process_index()}",
     )

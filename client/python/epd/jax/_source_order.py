@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
-from epd.jax._ffi import FFI_TARGET_NAMES, STARTS
+from epd.jax._ffi import OPERATIONS, STARTS
 
 _DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": jax.numpy.bfloat16, "i32": np.int32}
 
@@ -82,7 +82,7 @@ def _calls(operation: Any) -> Iterator[bool]:
     """An item for each call of epd's in it; those of a function that it calls count as its own."""
     if operation.name == "stablehlo.custom_call":
         target = ir.StringAttr(operation.attributes["call_target_name"]).value
-        if target in FFI_TARGET_NAMES or target in STARTS:
+        if target in OPERATIONS or target in STARTS:
             yield True
     if operation.name == "func.call":
         name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value

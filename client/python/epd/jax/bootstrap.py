@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from epd.jax import _checks, _ffi, _join, config
+from epd.jax import _checks, _ffi, _held_groups, _join, config
 from epd.jax.group import Group
 from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, group_sizes
 
@@ -137,7 +137,7 @@ def ep_bootstrap(
     ep_size = mesh_sizes["ep_size"]
     _check_sizes(sizes, ep_size)
     _check_rank(mesh, ep_axes, own_rank)
-    if _group is not None:
+    if _group is not None and not _held_groups.is_old(config.DEFAULT_ALIAS):
         raise RuntimeError(
             "ep_bootstrap: already bootstrapped; call ep_finalize() first, or, where two code bases share this process, give"
             " one of them an epd.jax.Group of its own"

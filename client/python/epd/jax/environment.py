@@ -8,8 +8,11 @@
 ``EPD_AUTOSTART``         ``0``: never start a private daemon when none is found
 ``EPD_PROGRAM``           the ``epd`` to start; default: the one installed with this package; it belongs to
                           this user or root, and others cannot write to it
-``EPD_JOB``               name of the job; processes of one job find each other; default: the scheduler's job id, else a nonce that
-                          JAX's distributed key-value store shares
+``EPD_JOB``               name of the job; processes of one job find each other, so runs at the same time need different ones; default:
+                          the words of the scheduler and the launcher for this launch (a Slurm step, mpirun's, torchrun's), with a
+                          nonce that JAX's distributed key-value store shares
+``EPD_INSTANCE``          which run of the job this is; default: that nonce, where there is a store. For processes that belong
+                          together and do not all share one store: the same word in all of them
 ``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
                           tenants share the groups' ranks and memory, and exchange nothing; read by the C library
 ``EPD_EXECUTOR``          who moves the rows, ``client`` or ``worker`` (the daemon's); default: the daemon's choice

@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.typing import DTypeLike
 
 from epd._arguments import seconds
-from epd._group_struct import HeldRank, JoinArguments
+from epd._group_struct import HeldRank, JoinArguments, Unique
 from epd.jax import _checks, _ffi, _held_groups, _join, config
 from epd.jax import _group_arguments as _arguments
 from epd.jax._group_arguments import GroupArguments
@@ -32,7 +32,7 @@ from epd.jax.group_operations import GroupOperations
 from epd.jax.mesh import MeshResource, group_sizes
 
 
-class Group(GroupOperations):
+class Group(Unique, GroupOperations):
     """Ranks that exchange tokens. Hashable by identity; several may be used in one process and in one program.
 
     Its methods are those of the functional API, with the same arguments, gradients, errors and contexts; in place of
@@ -172,8 +172,9 @@ class Group(GroupOperations):
             name: as for ``Group``.
             ranks: ranks of the group, in all processes together.
             rank: this process's rank, or its ranks in ascending order.
-            job: name of the job: the processes of one name belong together. None: ``EPD_JOB``, else the scheduler's job id, else
-                what JAX's distributed key-value store agrees on.
+            job: name of the job: the processes of one name belong together, those of one ``jax.distributed`` where it is initialised
+                (``EPD_INSTANCE`` where they are not all in one). Jobs that run at once need different names. None: ``EPD_JOB``,
+                else the scheduler's and the launcher's words for this launch, with what JAX's key-value store agrees on.
             num_experts, max_tokens_per_rank, recv_capacity_per_rank, hidden_dim, max_token_dtype, drop_on_overflow,
                 max_top_k, expert_owner, resource, connect: as for ``Group``.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 from jax._src import mesh as mesh_internal
+from jax._src.core import get_axis_env
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 
@@ -109,10 +110,23 @@ def active_mesh(*operands: jax.Array, fallback: AbstractMesh | None = None) -> M
     )
 
 
+def axes_of_vmap(axes: Iterable[str]) -> str:
+    """For an error about axes that the mesh does not have: which of them are jax.vmap's; "" if none is."""
+    known = get_axis_env().axis_sizes
+    mapped = [axis for axis in axes if axis in known]
+    if not mapped:
+        return ""
+    names = ", ".join(map(repr, mapped))
+    return (
+        f" ({names}: an axis of jax.vmap(axis_name=...), whose elements are on one device; epd exchanges between devices: use"
+        " jax.shard_map over an axis of the mesh)"
+    )
+
+
 def _size(mesh: Mesh | AbstractMesh, axis: str, role: str) -> int:
     if axis not in mesh.shape:
         raise ValueError(
-            f"{role} is {axis!r}, which is no axis of the mesh; its axes are {tuple(mesh.axis_names)}"
+            f"{role} is {axis!r}, which is no axis of the mesh; its axes are {tuple(mesh.axis_names)}{axes_of_vmap([axis])}"
         )
     return mesh.shape[axis]
 

@@ -15,7 +15,7 @@ from epd.jax import _ragged_group, config
 from epd.jax._call import Static, align_varying
 from epd.jax._exchange_primitive import bind
 from epd.jax._ragged_exchange import IndexGroups, Ragged, RaggedBytes
-from epd.jax.mesh import Layout
+from epd.jax.mesh import Layout, axes_of_vmap
 
 _FUNCTION = "ragged_all_to_all"
 _NAMES = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
@@ -29,6 +29,7 @@ def _layout(axis_name: str | Sequence[str]) -> Layout:
     if missing or not axes:
         raise ValueError(
             f"{_FUNCTION}: call it inside a jax.shard_map over axis_name: {axis_name!r} is not among its axes {tuple(manual)}"
+            f"{axes_of_vmap(missing)}"
         )
     free = tuple(axis for axis in mesh.axis_names if axis not in manual and mesh.shape[axis] > 1)
     return Layout(
@@ -66,20 +67,22 @@ def _check_rows(operand: jax.Array, output: jax.Array) -> None:
         )
 
 
-def _indices(arrays: Sequence[jax.Array], ranks: int) -> list[jax.Array]:
+def _check_indices(arrays: Sequence[jax.Array]) -> None:
     for name, array in zip(_NAMES, arrays, strict=True):
         if not jnp.issubdtype(array.dtype, jnp.integer):
             raise ValueError(f"{_FUNCTION}: {name} is {array.dtype}; expected integers")
-        if (
-            array.ndim != 1
-            or array.shape != arrays[0].shape
-            or not array.size
-            or array.size % ranks
-        ):
+        if array.ndim != 1 or array.shape != arrays[0].shape or not array.size:
             raise ValueError(
                 f"{_FUNCTION}: {name} is {array.shape}; expected the shape of {_NAMES[0]} {arrays[0].shape}, one dimension, a"
-                f" multiple of the {ranks} ranks"
+                " multiple of the ranks"
             )
+
+
+def _indices(arrays: Sequence[jax.Array], ranks: int) -> list[jax.Array]:
+    if arrays[0].size % ranks:
+        raise ValueError(
+            f"{_FUNCTION}: {_NAMES[0]} is {arrays[0].shape}; expected one dimension, a multiple of the {ranks} ranks"
+        )
     wide = any(array.dtype.itemsize == 8 for array in arrays)
     return [array.astype(jnp.int64 if wide else jnp.int32) for array in arrays]
 
@@ -143,10 +146,11 @@ def ragged_all_to_all(
     """
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     given = [jnp.asarray(a) for a in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    _check_rows(operand, output)
+    _check_indices(given)
     layout = _layout(axis_name)
     groups = _index_groups(axis_index_groups, layout.ep_size)
     ranks = len(groups[0]) if groups is not None else layout.ep_size
-    _check_rows(operand, output)
     indices = _indices(given, ranks)
     if not math.prod(operand.shape[1:]):
         return output

@@ -4,7 +4,7 @@
 
     from epd.torch import Group
 
-    with Group.join("moe", ranks=4, rank=rank, job="train", num_experts=8, max_tokens_per_rank=512,
+    with Group.join("moe", ranks=4, rank=rank, num_experts=8, max_tokens_per_rank=512,
                     recv_capacity_per_rank=4096, hidden_dim=2048, max_token_dtype=torch.float32) as group:
         plan = group.prepare(topk_idx)                                      # [T, K]
         recv, recv_weights = group.dispatch(plan, tokens, topk_weights)     # [C, H], [C]

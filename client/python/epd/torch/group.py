@@ -1,16 +1,16 @@
 """Group: ranks that exchange tokens, one per process."""
 
 import os
-import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
-from epd import _arguments, _environment, _freed_memory, _group_struct
+from epd import _arguments, _environment, _freed_memory, _group_struct, _program
 from epd._arguments import integer
-from epd._group_struct import MAX_TOP_K, HeldRank, JoinArguments
+from epd._group_struct import MAX_TOP_K, HeldRank, JoinArguments, Unique
 from epd.torch import _compiled, _exchange, _operands, _tensors
 from epd.torch._exchange import Exchange, Execution, PlanSizes, Routing
 from epd.torch._library import library
@@ -66,26 +66,39 @@ class GroupSpec:
         return [expert for expert, owner in enumerate(self.expert_owner) if owner == rank]
 
 
-def _job(function: str, job: str | None, ranks: int) -> str:
+def _nonce() -> str:
+    """What the processes of torch.distributed's default group share, and no others; "" where it is not initialised."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ""
+    from torch.distributed import distributed_c10d  # Not in every build of torch.
+
+    store = distributed_c10d._get_default_store()
+    return store.compare_set("epd/nonce", "", os.urandom(8).hex()).decode()
+
+
+def _identity(function: str, job: str | None, ranks: int) -> tuple[str, str]:
+    """The job's name, and the run of it."""
     if job is not None:
-        return _arguments.check_text(function, "job", job, _arguments.MOST_JOB_BYTES)
-    if given := _environment.job():
-        return re.sub(r"[^!-.0-~]", "_", given)[: _arguments.MOST_JOB_BYTES]
+        job = _arguments.check_text(function, "job", job, _arguments.MOST_JOB_BYTES)
+    name, run = _program.identity(job, _nonce() if ranks > 1 else "", store="torch")
+    if name:
+        return name, run
     if ranks == 1:
-        return f"local-{os.urandom(8).hex()}"
+        return f"local-{os.urandom(8).hex()}", run
     raise ValueError(
-        f"{function}: job is missing; give one name in all processes of the job, or set EPD_JOB to it"
+        f"{function}: job is missing; give one name in all processes of the job, set EPD_JOB to it, or call"
+        " torch.distributed.init_process_group first"
     )
 
 
-class Group:
+class Group(Unique):
     """Ranks that exchange tokens, of which this process is one. ``Group.join`` makes it.
 
     It is left by ``finalize``, at the end of ``with``, when it is collected, or at the process's end. A forked child, a data
     loader's worker say, has no group, and lives beside it.
     """
 
-    def __init__(self, spec: GroupSpec, rank: int, job: str, drop_on_overflow: bool):
+    def __init__(self, spec: GroupSpec, rank: int, job: str | None, drop_on_overflow: bool):
         """Joins; for ``join``."""
         self._spec, self._rank, self._job = spec, rank, job
         self._arguments = JoinArguments(
@@ -131,7 +144,10 @@ class Group:
             max_top_k: largest top_k of any layer, 1 to 128.
             expert_owner: ``[num_experts]`` the rank of each expert, in any order; ranks may own different numbers of
                 experts, or none. None: contiguous blocks.
-            job: name of the job: the processes of one name belong together. None: ``EPD_JOB``, else the scheduler's job id.
+            job: name of the job: the processes of one name belong together, those of one default process group where
+                torch.distributed is initialised (``EPD_INSTANCE`` where they are not all in one). Jobs that run at once need
+                different names. None: ``EPD_JOB``, else the scheduler's and the launcher's words for this launch, with what
+                torch.distributed's store agrees on.
 
         Raises:
             TypeError: an argument of another type.
@@ -182,7 +198,7 @@ class Group:
             max_top_k,
             max_token_dtype,
         )
-        return cls(spec, rank, _job(function, job, ranks), bool(drop_on_overflow))
+        return cls(spec, rank, job, bool(drop_on_overflow))
 
     # ---- what it is ----
 
@@ -231,11 +247,12 @@ class Group:
     def connect(self) -> None:
         """Joins again after ``finalize``; collective. EpError as of ``join``."""
         _freed_memory.keep()
+        job, instance = _identity("Group.join", self._job, self.config.ep_size)
         struct = _group_struct.group_struct(
             self._spec,
             self._arguments,
-            job=self._job,
-            instance="",
+            job=job,
+            instance=instance,
             on_gpus=False,
             devices=f"process {os.getpid()}",
         )

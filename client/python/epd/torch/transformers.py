@@ -14,7 +14,6 @@ Started by torchrun, or with its variables. For CPU tensors.
 """
 
 import functools
-import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from epd import _environment
 from epd._arguments import integer, positive
 from epd.torch.experts import through_experts
 from epd.torch.group import Group
@@ -82,13 +80,6 @@ _lock = threading.Lock()
 _groups: dict[_Layer, Group] = {}
 
 
-def _shared_job(ep_group: dist.ProcessGroup) -> str:
-    """As the environment names it, else a name that the group's first process makes up. Collective."""
-    made = [_environment.job() or f"transformers-{os.urandom(8).hex()}"]
-    dist.broadcast_object_list(made, src=dist.get_process_group_ranks(ep_group)[0], group=ep_group)
-    return made[0]
-
-
 def _group_of(layer: _Layer, ep_group: dist.ProcessGroup) -> Group:
     """Joins at the first call, on all its processes at once; they keep it until ``leave``, so that all always agree on it."""
     with _lock:
@@ -97,7 +88,6 @@ def _group_of(layer: _Layer, ep_group: dist.ProcessGroup) -> Group:
                 layer.name,
                 len(layer.processes),
                 dist.get_rank(ep_group),
-                job=_shared_job(ep_group),
                 num_experts=layer.num_experts,
                 max_tokens_per_rank=layer.sizes.max_tokens_per_rank,
                 recv_capacity_per_rank=layer.capacity,

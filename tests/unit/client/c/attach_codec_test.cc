@@ -115,6 +115,7 @@ TEST(AttachCodecTest, ProtobufReadsAttach) {
   attach.features = UINT64_MAX;
   attach.client_name = "a b";
   attach.client_version = "0.1";
+  attach.started = 1700000000;
   const v1::ClientMessage proto = Parsed(attach);
   ASSERT_TRUE(proto.has_attach());
   EXPECT_EQ(proto.attach().min_version(), 1u);
@@ -122,6 +123,7 @@ TEST(AttachCodecTest, ProtobufReadsAttach) {
   EXPECT_EQ(proto.attach().features(), UINT64_MAX);
   EXPECT_EQ(proto.attach().client_name(), "a b");
   EXPECT_EQ(proto.attach().client_version(), "0.1");
+  EXPECT_EQ(proto.attach().started(), 1700000000);
 }
 
 TEST(AttachCodecTest, ProtobufReadsJoinWithEveryFieldOfTheSpec) {

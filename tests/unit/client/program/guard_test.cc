@@ -87,6 +87,12 @@ std::map<std::string, Function> Functions(const std::string& socket) {
          epd_program_socket_path(path, sizeof path);
          return 0;
        }},
+      {"epd_program_job_of_environment",
+       [] {
+         char job[8];
+         epd_program_job_of_environment(job, sizeof job);
+         return 0;
+       }},
       {"epd_program_join",
        [] {
          epd_program_finalize("joined");

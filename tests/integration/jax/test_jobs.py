@@ -1,0 +1,156 @@
+"""Goal: jobs that run at once never exchange rows, whatever their names have in common, and processes of one job meet; a job is of
+one initialisation of jax.distributed; a group's object is one in its process."""
+
+import copy
+import pickle
+import subprocess
+import time
+
+import harness
+import jax
+import pytest
+from epd.jax import EpError, Group, _job
+from harness import clean_environment, python, running_daemon
+from jax._src import distributed
+
+_SCRIPTS = harness.HERE / "scripts"
+
+
+def _started(script: str, *arguments: object, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        python(str(_SCRIPTS / f"{script}.py"), *map(str, arguments)),
+        env=clean_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _outputs(processes: list[subprocess.Popen]) -> list[str]:
+    try:
+        ended = [process.communicate(timeout=150) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    statuses = [process.returncode for process in processes]
+    assert statuses == [0] * len(processes), [errors[-2000:] for _, errors in ended]
+    return [out for out, _ in ended]
+
+
+_STEPS = {
+    "slurm": (
+        {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
+        {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"},
+    ),
+    "torchrun": (
+        {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+        {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "h", "MASTER_PORT": "2"},
+    ),
+}
+
+
+@pytest.mark.parametrize("launcher", _STEPS)
+def test_two_launches_of_one_allocation_are_two_jobs(launcher: str):
+    one, other = _STEPS[launcher]
+    with running_daemon() as daemon:
+        processes = []
+        for rank, value, step in ((0, 1, one), (1, 100, other), (0, 100, other), (1, 1, one)):
+            processes.append(
+                _started(
+                    "job_rank", rank, value, EPD_SOCKET=daemon.socket, EPD_FORM_TIMEOUT="90", **step
+                )
+            )
+            time.sleep(1)  # In this order they would pair up crosswise under one name.
+        assert _outputs(processes) == ["right\n"] * 4
+
+
+@pytest.mark.parametrize("groups", ["finalized", "kept"])
+@pytest.mark.parametrize("agrees", ["first_to_agree", "last_to_agree"])
+def test_another_initialisation_is_another_job(groups: str, agrees: str):
+    ports = [str(harness.free_port()) for _ in range(2)]
+    with running_daemon() as daemon:
+        environment = {"EPD_SOCKET": daemon.socket, "EPD_FORM_TIMEOUT": "60"}
+        stays = _started("initialised_again", 0, "both", groups, agrees, *ports, **environment)
+        goes = _started("initialised_again", 1, "first", groups, agrees, *ports, **environment)
+        fine = _outputs([goes])
+        comes = _started("initialised_again", 1, "second", groups, agrees, *ports, **environment)
+        fine += _outputs([stays, comes])
+        assert fine == ["initialised_again: fine\n"] * 3
+
+
+class _Store:
+    """What jax.distributed's client offers of its store."""
+
+    def __init__(self, values: dict[str, str]):
+        self._values = values
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        assert allow_overwrite or key not in self._values
+        self._values[key] = value
+
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
+        if key not in self._values:
+            raise RuntimeError(f"DEADLINE_EXCEEDED: {key} after {timeout_in_ms} ms")
+        return self._values[key]
+
+
+def _seen_by_process_1(monkeypatch, path: str) -> dict[str, str]:
+    """What a process 1 of this host that uses ``path`` says in the store."""
+    values: dict[str, str] = {}
+    jax.devices()  # Before the store is another one than JAX's.
+    monkeypatch.setattr(distributed.global_state, "client", _Store(values))
+    _job.check_one_daemon(path, [])
+    values["epd/sees/1"] = values.pop("epd/sees/0")
+    return values
+
+
+def test_processes_of_one_host_name_that_do_not_see_one_daemon_are_told_so(tmp_path, monkeypatch):
+    path = tmp_path / "run" / "epd.sock"
+    path.parent.mkdir()
+    path.touch()
+    values = _seen_by_process_1(monkeypatch, str(path))
+    # The same folder, also with a daemon that was started anew since.
+    _job.check_one_daemon(str(path), [1])
+    path.rename(path.with_name("old"))
+    path.touch()
+    _job.check_one_daemon(str(path), [1])
+    # Another one at the same path, as another container has it.
+    path.parent.rename(tmp_path / "other")
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(EpError, match="do not see the same daemon") as raised:
+        _job.check_one_daemon(str(path), [1])
+    assert raised.value.code == "FAILED_PRECONDITION" and "EPD_SOCKET" in str(raised.value)
+    # A socket that is mounted by itself is the same one; so may be an epd that others look after; and other hosts have their own.
+    (tmp_path / "other" / "old").rename(path)
+    _job.check_one_daemon(str(path), [1])
+    path.unlink()
+    path.touch()
+    _job.check_one_daemon("", [1])
+    values["epd/sees/1"] = "elsewhere" + values["epd/sees/1"]
+    _job.check_one_daemon(str(path), [1])
+
+
+def test_a_copy_of_a_group_is_the_group_and_it_is_not_pickled():
+    with running_daemon() as daemon:
+        program = (
+            "import copy, epd.jax as ep; g = ep.Group.join('g', 1, 0, num_experts=1, max_tokens_per_rank=1,"
+            " recv_capacity_per_rank=1, hidden_dim=1); c = copy.deepcopy([g])[0]; assert c is g; c.finalize();"
+            " assert g.state == 'left'"
+        )
+        environment = clean_environment(EPD_SOCKET=daemon.socket)
+        subprocess.run(python("-c", program), env=environment, timeout=100, check=True)
+    described = Group.join(
+        "g",
+        1,
+        0,
+        num_experts=1,
+        max_tokens_per_rank=1,
+        recv_capacity_per_rank=1,
+        hidden_dim=1,
+        connect=False,
+    )
+    assert copy.copy(described) is described
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(described)
