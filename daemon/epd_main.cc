@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <csignal>
 #include <iostream>
@@ -35,6 +36,8 @@
 #include "daemon/rpc/server.h"
 #include "daemon/shared_memory/page_process.h"
 #include "daemon/version.h"
+#include "proto/machine/cgroup_limits.h"
+#include "proto/machine/thread.h"
 #include "proto/stacks/stack_writer.h"
 
 namespace epd {
@@ -46,6 +49,42 @@ constexpr absl::Duration kPredecessor = absl::Seconds(10);
 constexpr absl::Duration kLastLines = absl::Seconds(1);
 // ... and while clients and peers wait for the next program.
 constexpr absl::Duration kLastWordsOfReplaced = absl::Milliseconds(100);
+
+// Threads that some settings ask for, beside those of each epd.
+int ThreadsOf(const Settings& settings) {
+  int count = settings.listen.empty() ? 0 : 8;  // Links and streams, the worker's too.
+  if (!settings.metrics_listen.empty()) count += 5;
+  if (!settings.otlp_endpoint.empty()) count += 2;
+  if (!settings.rendezvous.empty()) count += 3;
+  return count;
+}
+
+// Whether this process may start as many threads as epd, gRPC and the worker need, by a try: gRPC hangs or aborts where it gets
+// none.
+//   RESOURCE_EXHAUSTED  fewer: how many, and which limits there are
+absl::Status CheckThreads(const Settings& settings) {
+  // epd has 12 on two cores; a worker has 2, and a process for each user.
+  constexpr int kEpdAndWorker = 18;
+  constexpr int kMostOfCores = 14;  // Of gRPC, which has some for each core.
+  const auto cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int needed = kEpdAndWorker + std::clamp(cores - 2, 0, kMostOfCores) + ThreadsOf(settings);
+  const int count = CountThreads(needed);
+  if (count >= needed) return absl::OkStatus();
+  const std::string limits = ThreadLimits();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this process may start ", count, " more threads, and epd with its worker needs ", needed,
+      "; raise the limit of threads and processes: pids.max of the control group (TasksMax= of a "
+      "unit, --pids-limit of a container), ulimit -u or ulimit -v",
+      limits.empty() ? "" : absl::StrCat(" (now: ", limits, ")")));
+}
+
+// With the lowest limit of memory of its control group and those above it.
+MachineFacts ReadFacts() {
+  MachineFacts facts = ReadMachineFacts();
+  const auto limit = Lowest(MemoryLimits(&ReadMachineFile));
+  if (limit.has_value()) facts.memory_bytes = std::min(facts.memory_bytes, limit->limit);
+  return facts;
+}
 
 absl::Status CheckPaths(const Settings& settings) {
   absl::Status checked = CheckSocketPath(settings.socket, "socket");
@@ -274,7 +313,7 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
 int RunEpd(const std::vector<std::string>& args, const HandoverVersion& version) {
   PrepareProcess();
   if (args.size() == 1 && args[0] == kPageProcessFlag) return PageProcessMain(/*socket=*/3);
-  const MachineFacts facts = ReadMachineFacts();
+  const MachineFacts facts = ReadFacts();
   if (!args.empty() && args.back() == kHandoverCheckFlag)
     return AnswerHandoverCheck({args.begin(), args.end() - 1}, facts, version, kVersion);
   absl::StatusOr<std::optional<v1::Handover>> before = TakeHandover();
@@ -292,7 +331,13 @@ int RunEpd(const std::vector<std::string>& args, const HandoverVersion& version)
   if (parsed->print_config) std::cout << PrintConfig(*parsed);
   if (parsed->help || parsed->version || parsed->print_config) return std::cout.flush() ? 0 : 1;
 
-  absl::Status ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
+  // Before the log's thread. One that replaces another has a worker to go on with.
+  absl::Status ended = before->has_value() ? absl::OkStatus() : CheckThreads(parsed->settings);
+  if (!ended.ok()) {
+    std::cerr << "epd: " << ended.message() << "\n";
+    return 1;
+  }
+  ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
   if (ended.ok()) {
     BlockSignals();
     TakeRequestsForStacks();

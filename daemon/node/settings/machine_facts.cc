@@ -1,10 +1,8 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/process.h"
@@ -33,12 +31,6 @@ uint64_t MemoryBytes() {
   struct sysinfo machine;
   uint64_t bytes = uint64_t{4} << 30;
   if (sysinfo(&machine) == 0) bytes = uint64_t{machine.totalram} * machine.mem_unit;
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    uint64_t limit = 0;
-    std::ifstream file(path);
-    if (file >> limit && limit > 0) bytes = std::min(bytes, limit);
-  }
   return bytes;
 }
 

@@ -171,16 +171,24 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
   };
 }
 
+// Of `memory_bytes` a quarter, and at most half of what is left beside 128 MiB for epd, its worker and clients.
+uint64_t DefaultStagingBytes(uint64_t memory_bytes) {
+  constexpr uint64_t kOthers = uint64_t{128} << 20;
+  constexpr uint64_t kLeast = uint64_t{1} << 20;
+  if (memory_bytes <= kOthers) return kLeast;
+  return std::max(kLeast, std::min(memory_bytes / 4, (memory_bytes - kOthers) / 2));
+}
+
 std::vector<SettingRow> WorkSettings(const MachineFacts& facts) {
   using S = Settings;
-  const std::string quarter =
-      absl::StrCat(std::max<uint64_t>(facts.memory_bytes / 4 >> 20, 64), "MiB");
+  const std::string staging = absl::StrCat(DefaultStagingBytes(facts.memory_bytes) >> 20, "MiB");
   return {
       {"worker", Text(&S::worker), facts.binary_dir + "/epd-worker",
        "The epd-worker binary to start."},
-      {"staging_bytes", Bytes(&S::staging_bytes, 1 << 20), quarter,
-       "Budget of staging memory of this node. Default: a quarter of the memory (of the machine or "
-       "of the cgroup)."},
+      {"staging_bytes", Bytes(&S::staging_bytes, 1 << 20), staging,
+       "Budget of staging memory of this node. Default: a quarter of the memory (of the machine, "
+       "or of the lowest limit of epd's control group and those above it), and at most half of "
+       "what is left beside 128 MiB for epd, worker and clients."},
       {"executor", OneOf(&S::executor, {"auto", "client", "worker"}), "auto",
        "Who moves rows in groups that do not say: clients themselves, or the worker. auto: client "
        "on cpu."},
