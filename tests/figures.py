@@ -71,6 +71,11 @@ _KNOWN: dict[str, tuple[Figure, ...]] = {
         Figure("calls of ranks meanwhile", r"^calls of ranks meanwhile\s+(\d+)"),
         Figure("ms longest standstill", r"^epd stands still, .* / .* / (\d+) ms"),
     ),
+    "leave": (
+        Figure("rounds", r"^[a-z ]+: (\d+) rounds, 0 bytes quarantined$"),
+        Figure("bytes left behind", r"^left behind: (\d+) bytes, \d+ sets$", most=0),
+        Figure("sets left behind", r"^left behind: \d+ bytes, (\d+) sets$", most=0),
+    ),
     "load": (
         Figure("operations/s", r"^\d+ sessions, \d+ groups\s+(\d+) operations/s"),
         Figure("minutes of it", r"^minutes\s+([\d.]+)"),

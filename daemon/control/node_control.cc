@@ -247,6 +247,9 @@ absl::Time NodeControl::NextDeadline() const {
 std::vector<MembershipStatus> NodeControl::Memberships() const {
   return parts_->memberships.Statuses();
 }
+bool NodeControl::HoldsStaging(SessionId session) const {
+  return parts_->memberships.HoldsStaging(session);
+}
 std::map<uint32_t, UidUse> NodeControl::Uses() const { return parts_->memberships.index().uses(); }
 std::vector<LocalGroupStatus> NodeControl::Groups() const { return parts_->groups.Statuses(); }
 const GroupView* NodeControl::FindGroup(GroupId group) const {

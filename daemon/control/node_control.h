@@ -85,6 +85,9 @@ class NodeControl {
   std::vector<LocalGroupStatus> Groups() const;  // By name, tenant, id.
   // What the coordinator last said of it; null: it is not known here.
   const GroupView* FindGroup(GroupId group) const;
+  // Whether a process that lives on after its session's end may still write staging. It may not if the session has left all its
+  // groups: a client unmaps their staging when it leaves.
+  bool HoldsStaging(SessionId session) const;
   // What the sessions of each uid have, but for the sessions themselves.
   std::map<uint32_t, UidUse> Uses() const;
   bool coordinator_connected() const;

@@ -150,7 +150,8 @@ Node::Node(const ParsedSettings& settings, Options options)
       client_gateway_(
           {identity_.host, MakeSpecDefaults(this->settings()),
            [this] { return LimitsOf(this->settings()); },
-           [this] { return FindServedGpus(this->settings(), workers_); }},
+           [this] { return FindServedGpus(this->settings(), workers_); },
+           [this](SessionId session) { return control().HoldsStaging(session); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, workers_),
       clients_(ClientOptions(identity_, this->settings(), workers_), loop_, client_gateway_),
       effects_(Targets()),

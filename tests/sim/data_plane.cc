@@ -20,6 +20,8 @@ constexpr absl::Duration kNoticed = absl::Milliseconds(800);
 constexpr absl::Duration kSweep = absl::Milliseconds(20);  // epd's, over a dead worker's calls.
 constexpr absl::Duration kSlow = absl::Seconds(12);
 constexpr absl::Duration kLingers = absl::Seconds(6);
+constexpr absl::Duration kInCalls =
+    absl::Milliseconds(50);  // Of ranks that call without the worker.
 
 using State = world::Call::State;
 
@@ -106,7 +108,7 @@ void DataPlane::StartWorker(int worker, Incarnation run, const std::set<SessionI
   engine.first_operation_id = 1 + (++started.num_runs << 20);
   started.up = true;
   started.stopped_until = absl::InfinitePast();
-  w_.NewRun(worker, engine);
+  w_.NewRun(worker, engine).direct_busy = true;
   for (const SessionId session : sessions) w_.worker(worker).exchange.AddSession(session);
 }
 
@@ -178,6 +180,7 @@ void DataPlane::AddSession(const std::vector<int>& workers, SessionId session) {
 void DataPlane::EndSession(const std::vector<int>& workers, SessionId session, bool process_alive) {
   if (w_.alive.erase(session) == 0) return;
   calls_.Abandon(session);
+  if (process_alive && !leavers_.contains(session)) lingered_.insert(session);
   // What a worker does before it has heard is right.
   auto num_told = std::make_shared<size_t>(0);
   auto is_gone = std::make_shared<bool>(!process_alive);
@@ -200,6 +203,21 @@ void DataPlane::EndSession(const std::vector<int>& workers, SessionId session, b
     w_.lingering.erase(session);
     tell(false, "gone");
   });
+}
+
+void DataPlane::CheckLeavers() {
+  if (leavers_.empty() || !violation_.empty()) return;
+  for (int i = 0; i < w_.num_workers(); ++i) {
+    const Staging& staging = w_.worker(i).exchange.staging();
+    for (const StagingPool::SetStatus& set : staging.pool().Sets()) {
+      if (set.quarantined_bytes == 0) continue;
+      const std::vector<SessionId> sessions = staging.SessionsOf(set.id);
+      const auto lingered = [this](SessionId session) { return lingered_.contains(session); };
+      if (std::any_of(sessions.begin(), sessions.end(), lingered)) continue;
+      Fail("left_nothing", absl::StrCat("worker ", i, " keeps ", set.quarantined_bytes,
+                                        " bytes of sessions that have left"));
+    }
+  }
 }
 
 // ---- what epd tells a worker ----
@@ -277,6 +295,17 @@ void DataPlane::Report(int worker, const Effect& effect) {
   if (const auto* e = std::get_if<ReportTenantBroken>(&effect))
     return edge_.tell_epd(worker, TenantBroken{{}, e->group, e->formation, e->cause});
   if (const auto* e = std::get_if<EvictSession>(&effect)) edge_.evict(e->session);
+  if (const auto* e = std::get_if<AwaitDirect>(&effect)) AwaitRanks(worker, *e);
+}
+
+void DataPlane::AwaitRanks(int worker, const AwaitDirect& effect) {
+  edge_.later(kInCalls, [this, worker, run = process(worker).num_runs, effect] {
+    WhenRunning(worker, [this, worker, run, effect] {
+      if (process(worker).num_runs != run || !process(worker).up) return;
+      w_.worker(worker).exchange.DirectIdle(effect.group, effect.formation, w_.now);
+      w_.Perform(w_.worker(worker));
+    });
+  });
 }
 
 // ---- ranks ----

@@ -63,6 +63,9 @@ class DataPlane {
   void AddSession(const std::vector<int>& workers, SessionId session);
   // `process_alive`: for some seconds more.
   void EndSession(const std::vector<int>& workers, SessionId session, bool process_alive);
+  // It has left all its groups; its session is about to end.
+  void SawLeaver(SessionId session) { leavers_.insert(session); }
+  void CheckLeavers();
   // Its process is dead; nobody has noticed yet.
   void Abandon(SessionId session) { calls_.Abandon(session); }
 
@@ -101,6 +104,7 @@ class DataPlane {
   // Now, or when the worker goes on.
   void WhenRunning(int worker, std::function<void()> what);
   void Report(int worker, const Effect& effect);
+  void AwaitRanks(int worker, const AwaitDirect& effect);
   world::Group& Know(const StartTenant& effect);
   void Start(int worker, const NodeId& self, const StartTenant& effect);
   void Announce(const RankCall& call);
@@ -114,6 +118,8 @@ class DataPlane {
   world::Calls calls_;
   std::vector<Process> processes_;
   std::map<std::pair<world::Identity, int>, bool> outcome_of_;  // By worker: good or not.
+  std::set<SessionId> leavers_;
+  std::set<SessionId> lingered_;  // Processes that lived on, and may have written staging.
   std::string violation_;
 };
 

@@ -32,6 +32,8 @@
 //                  coordinator tells nodes and in what each node tells its clients.
 //   hears_first    A coordinator that goes on after it was stopped loses no node before it has heard what was
 //                  said meanwhile.
+//   left_nothing   Staging is quarantined for nobody who has left its groups and then ended its session, however long
+//                  its process lives on. With a data plane.
 //   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an operator),
 //                  and every node sees what the coordinator sees. What is READY is served by every
 //                  worker of its ranks.

@@ -36,6 +36,7 @@ enum class Bug {
   kLastCause,          // A node is told what followed from the cause for it.
   kAnswerForOthers,    // One worker's answer is taken for that of its node's others, too.
   kDeafCoordinator,    // Its clock runs on while nothing reaches it.
+  kLeaverLingers,      // A session that has left its groups is said to hold staging when it ends.
 };
 
 struct Options {

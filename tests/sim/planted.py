@@ -34,6 +34,7 @@ PLANTED = [
     ("a node gets another unique id", "bug", 9),
     ("an old view is taken for new", "bug", 10),
     ("what followed hides the cause", "bug", 20),
+    ("who has left is said to hold staging", "bug", 23),
 ]
 
 

@@ -170,6 +170,7 @@ void World::Settle() {
 }
 
 void World::CheckStep() {
+  if (data_ != nullptr) data_->CheckLeavers();
   if (data_ != nullptr && !data_->violation().empty()) {
     const std::string what = data_->violation();
     const size_t colon = what.find(": ");

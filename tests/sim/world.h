@@ -57,6 +57,8 @@ struct Client {
   int32_t pid = 0;
   bool alive = true;
   absl::Time left_at = absl::InfinitePast();  // Some group, by itself.
+  bool left_for_good =
+      false;  // It has left all its groups and ended its session; its process lives on.
   uint64_t next_request = 1;
   std::map<GroupId, Part> parts;
   std::map<RequestId, std::pair<std::string, std::vector<Rank>>> joining;
@@ -157,6 +159,7 @@ class World {
   void JoinSomething(size_t c);
   void Join(size_t c, int which, GroupSpec spec, std::vector<Rank> ranks);
   void Leave(size_t c);
+  void LeaveForGood(size_t c);
   void Crash(size_t c);
   void Operate(size_t c);
   void SendDrained(size_t c, GroupId group);

@@ -84,7 +84,8 @@ void World::ActOnWhole() {
   if (dice < 45) return Operate(*client);
   if (dice < 50) return JoinSomething(*client);
   if (dice < 53) return NewClient();
-  if (dice < 57) return Leave(*client);
+  if (dice < 56) return Leave(*client);
+  if (dice < 57) return LeaveForGood(*client);
   if (dice < 65) return Crash(*client);
   if (dice < 69) return Order(node);
   if (dice < 75) return CrashWorker(node, RandomWorker());
@@ -116,7 +117,12 @@ void World::SawSession(size_t i, const NodeEvent& event) {
     data_->AddSession(WorkersOf(i), attached->session);
   } else if (const auto* gone = std::get_if<SessionGone>(&event)) {
     nodes_[i].sessions.erase(gone->session);
-    data_->EndSession(WorkersOf(i), gone->session, faults_ && rng_.Chance(30));
+    const bool left = clients_[gone->session.value - 1].left_for_good;
+    if (left) data_->SawLeaver(gone->session);
+    const bool process_alive = left || (faults_ && rng_.Chance(30));
+    const bool holds = nodes_[i].control->HoldsStaging(gone->session);
+    data_->EndSession(WorkersOf(i), gone->session,
+                      process_alive && (holds || options_.bug == Bug::kLeaverLingers));
   }
 }
 

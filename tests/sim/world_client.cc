@@ -170,6 +170,18 @@ void World::Leave(size_t c) {
   ToNode(c, LeaveRequested{client.session, RequestId{client.next_request++}, group});
 }
 
+// As a client that finalizes its last group: it unmaps their staging, and has no use for its session.
+void World::LeaveForGood(size_t c) {
+  Client& client = clients_[c];
+  if (!client.joining.empty()) return;
+  while (!client.parts.empty()) Leave(c);
+  Log(absl::StrCat("session ", client.session.value, " ends"));
+  data_->Abandon(client.session);
+  client.alive = false;
+  client.left_for_good = true;
+  ToNode(c, SessionGone{client.session, absl::UnavailableError("socket closed")});
+}
+
 void World::Crash(size_t c) {
   Client& client = clients_[c];
   if (!client.alive) return;

@@ -227,6 +227,14 @@ bool MembershipTable::Holds(SessionId session, GroupId group) const {
   return first != members.end() && first->first == session;
 }
 
+bool MembershipTable::HoldsStaging(SessionId session) const {
+  for (auto it = members_.lower_bound({session, RequestId{}});
+       it != members_.end() && it->first.first == session; ++it) {
+    if (it->second.held() && it->second.state != MembershipState::kWaiting) return true;
+  }
+  return false;
+}
+
 std::set<GroupId> MembershipTable::JoinedGroups() const {
   std::set<GroupId> out;
   for (const auto& [key, member] : members_) {

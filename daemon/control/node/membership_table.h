@@ -63,6 +63,8 @@ class MembershipTable {
   const SessionMembership& At(const Key& key) const { return members_.at(key); }
   bool AnyHeld() const;
   bool Holds(SessionId session, GroupId group) const;
+  // Whether the session was given staging of some group, which it has not left.
+  bool HoldsStaging(SessionId session) const;
   // Whether there is such a membership, and of that group.
   bool IsOf(const Key& key, GroupId group) const;
   std::set<GroupId> JoinedGroups() const;  // Of held ones that do not wait for their first answer.

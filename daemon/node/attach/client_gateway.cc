@@ -42,7 +42,7 @@ void ClientGateway::OnAttached(const AttachSession& session) {
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
                                bool process_alive) {
   details_.erase(session.id);
-  workers_.EndSession(session, reason, process_alive);
+  workers_.EndSession(session, reason, process_alive && options_.holds_staging(session.id));
   sink_(SessionGone{session.id, reason});
 }
 

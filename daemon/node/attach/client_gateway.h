@@ -24,6 +24,7 @@ class ClientGateway : public AttachObserver {
     SpecDefaults defaults;
     std::function<NodeLimits()> limits;  // At this moment.
     std::function<ServedGpus()> served_gpus;
+    std::function<bool(SessionId)> holds_staging;  // As NodeControl's.
   };
 
   ClientGateway(Options options, EventSink sink, WorkerTable& workers);

@@ -99,6 +99,20 @@ TEST_F(MembershipTableTest, CountsAreTheHighestSaidAndOfOwnRanksOnly) {
   EXPECT_THAT(Reported(), ElementsAre(ExecutionCount{Rank{1}, kProgram, 7}));
 }
 
+// What a process that lives on after its session may still write is charged until it ends; who has left writes nothing.
+TEST_F(MembershipTableTest, AJoinedSessionHoldsStagingUntilItLeaves) {
+  EXPECT_FALSE(members_.HoldsStaging(kSession));
+  ASSERT_TRUE(Join().ok());
+  EXPECT_FALSE(members_.HoldsStaging(kSession)) << "it was given none yet";
+  Serve();
+  EXPECT_TRUE(members_.HoldsStaging(kSession));
+  EXPECT_FALSE(members_.HoldsStaging(SessionId{kSession.value + 1}));
+  members_.Follow(View(/*started=*/false), Formation{}, /*serving=*/false);
+  EXPECT_TRUE(members_.HoldsStaging(kSession)) << "calls of the old formation are ending";
+  ASSERT_TRUE(members_.Leave({kSession, RequestId{2}, kGroup}).ok());
+  EXPECT_FALSE(members_.HoldsStaging(kSession));
+}
+
 // Else a rank could call after its peer's new process was told that it has joined, and be refused with its old one's death.
 TEST_F(MembershipTableTest, WhoWasToldNotToWaitIsToldToWaitOnceTheRanksHaveComeBack) {
   ASSERT_TRUE(Join().ok());

@@ -505,6 +505,13 @@ std::string Return(const World& world, const Happening& h) {
     const Staging& staging = worker.exchange.staging();
     if (staging.num_landings() != 0) return "an eager buffer stays taken for rows of others";
     if (over && !worker.arenas.empty()) return "arenas stay";
+    for (const ArenaSetId set : worker.arenas) {
+      const std::vector<SessionId> sessions = staging.SessionsOf(set);
+      const bool wanted = std::any_of(sessions.begin(), sessions.end(), [&](SessionId session) {
+        return world.alive.contains(session) || world.lingering.contains(session);
+      });
+      if (!wanted) return "arenas of sessions stay that are all gone";
+    }
     const uint64_t eager_bytes = over ? 0 : staging.eager_bytes();
     if (staging.pool().in_use_bytes() != eager_bytes) return "staging stays in use";
   }

@@ -170,6 +170,7 @@ struct World::Performer {
   void operator()(const EndDirect& e) { w.direct_ends.push_back(e.set); }
   void operator()(const AwaitDirect& e) {
     w.awaited.push_back(e);
+    world.on_report(w, e);
     if (!w.direct_busy) w.exchange.DirectIdle(e.group, e.formation, world.now);
   }
   void operator()(const AwaitStreams& e) {
