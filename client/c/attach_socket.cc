@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "client/c/attach_messages.h"
+#include "client/c/running_deadline.h"
 #include "client/c/stale_socket.h"
 #include "client/c/trusted_server.h"
 #include "proto/epd/v1/descriptors_ahead.h"
@@ -113,10 +114,16 @@ Status AttachSocket::Send(std::string_view bytes) {
 }
 
 bool AttachSocket::WaitReadable(Clock::time_point deadline) const {
+  // Whoever waits for ever has a thread for it, which is not to wake up now and then.
+  constexpr std::chrono::hours kEver{24};
+  const Clock::time_point begin = Clock::now();
+  const bool ends = deadline < begin + kEver;
+  RunningDeadline limit(deadline, begin);
   while (true) {
     pollfd poller = {fd_.get(), POLLIN, 0};
-    if (poll(&poller, 1, PollTimeout(deadline)) > 0) return true;
-    if (Clock::now() >= deadline) return false;
+    if (poll(&poller, 1, PollTimeout(ends ? limit.NextLook() : deadline)) > 0) return true;
+    const Clock::time_point now = Clock::now();
+    if (ends ? limit.Passed(now) : now >= deadline) return false;
   }
 }
 

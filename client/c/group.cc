@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "client/c/interrupt.h"
+#include "client/c/running_deadline.h"
 
 namespace epd::client {
 namespace {
@@ -129,13 +130,13 @@ void Group::MarkBegun(uint32_t rank, const Program& program, uint64_t execution)
 
 Status Group::AwaitFormed() {
   const bool wait = state_ == State::kReforming && callers_wait_;
-  const Clock::time_point deadline =
-      wait ? Clock::now() + FormDeadline(*last_) : Clock::time_point::min();
+  const Clock::time_point begin = Clock::now();
+  RunningDeadline limit(wait ? begin + FormDeadline(*last_) : begin, begin);
   const Interrupts interrupts;
   while (state_ == State::kReforming && callers_wait_) {
-    const Clock::time_point look = std::min(deadline, Clock::now() + kInterruptLook);
+    const Clock::time_point look = std::min(limit.NextLook(), Clock::now() + kInterruptLook);
     if (interrupts.any()) return MakeStatus(Code::kCancelled, "interrupted while the group forms");
-    if (changed_.WaitUntil(mutex_, look) || Clock::now() < deadline) continue;
+    if (changed_.WaitUntil(mutex_, look) || !limit.Passed(Clock::now())) continue;
     return MakeStatus(
         Code::kDeadlineExceeded,
         "the group did not become READY again within %lld ms; it is formed anew because: %s",

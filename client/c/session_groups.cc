@@ -10,6 +10,7 @@
 #include "client/c/interrupt.h"
 #include "client/c/join_wait.h"
 #include "client/c/numa_node.h"
+#include "client/c/running_deadline.h"
 #include "client/c/session.h"
 #include "proto/epd/v1/features.h"
 #include "proto/epd/v1/region_layout.h"
@@ -142,8 +143,9 @@ Status Session::TryJoinGroup(Join join, const PlanIds& carried, std::shared_ptr<
   // A session that takes no message has ended, and why was said before.
   if (!sent.ok()) Await(Clock::now() + kGoodbyeGrace, done);
   const Interrupts interrupts;
-  while (sent.ok() && lost_.ok() && !done() && !interrupts.any() && Clock::now() < deadline)
-    Await(std::min(deadline, Clock::now() + kInterruptLook), done);
+  RunningDeadline limit(deadline, Clock::now());
+  while (sent.ok() && lost_.ok() && !done() && !interrupts.any() && !limit.Passed(Clock::now()))
+    Await(std::min(limit.NextLook(), Clock::now() + kInterruptLook), done);
   const PendingRequest request = pending_[id];
   pending_.erase(id);
   if (request.done && request.status.ok()) {
@@ -164,7 +166,7 @@ Status Session::TryJoinGroup(Join join, const PlanIds& carried, std::shared_ptr<
 
 Status Session::TryLeaveGroup(Group& group) {
   const std::shared_ptr<const Formation> last = group.current();
-  const Clock::time_point deadline = Clock::now() + kLeaveDeadline;
+  RunningDeadline limit(Clock::now() + kLeaveDeadline, Clock::now());
   MutexLock lock(mutex_);
   Status result = lost_;
   if (result.ok() && last != nullptr && groups_.count(last->group_id) != 0) {
@@ -178,7 +180,8 @@ Status Session::TryLeaveGroup(Group& group) {
     };
     const std::string leave = EncodeClientMessage(Leave{id, last->group_id});
     EPD_FAILPOINT_SEND("client.leave.send", result = socket_.Send(leave));
-    if (result.ok()) Await(deadline, done);
+    while (result.ok() && lost_.ok() && !done() && !limit.Passed(Clock::now()))
+      Await(limit.NextLook(), done);
     if (result.ok()) {
       result = pending_[id].done
                    ? pending_[id].status
@@ -188,7 +191,7 @@ Status Session::TryLeaveGroup(Group& group) {
   }
   lock.Unlock();
   const Status closed =
-      group.Close(MakeStatus(Code::kFailedPrecondition, "the group was left"), deadline);
+      group.Close(MakeStatus(Code::kFailedPrecondition, "the group was left"), limit.at());
   return WithCode(result.ok() ? closed : result);
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "client/c/interrupt.h"
+#include "client/c/running_deadline.h"
 #include "proto/failpoint/failpoint.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -29,6 +30,9 @@ void ComesAfterTheWorker(SlotPool* pool) { __tsan_acquire(pool); }
 void ComesBeforeTheWorker(SlotPool*) {}
 void ComesAfterTheWorker(SlotPool*) {}
 #endif
+
+// For the worker, once a wait begins after its deadline.
+constexpr std::chrono::seconds kLateWait{10};
 
 static_assert(std::endian::native == std::endian::little, "SlotsView::DoneHalf");
 
@@ -232,14 +236,18 @@ std::optional<uint32_t> SlotPool::WaitUntil(int slot, Clock::time_point until,
     }
   }
   const Interrupts interrupts;
+  const Clock::time_point begin = Clock::now();
+  // Whoever comes to wait late, as for a call that was left pending, may have been stopped together with the worker.
+  RunningDeadline limit(begin < deadline ? deadline : begin + kLateWait, begin);
   while (!answered()) {
     const bool interrupted = interrupts.any();
     const Clock::time_point now = Clock::now();
-    if (!interrupted && now >= until && now < deadline) {
+    const bool late = limit.Passed(now);
+    if (!interrupted && now >= until && !late) {
       s.sleeping.store(0, std::memory_order_relaxed);
       return std::nullopt;
     }
-    if (interrupted || now >= deadline) {
+    if (interrupted || late) {
       LoseEagerBuffers(slot);
       PoisonOpen(slot, interrupted ? Code::kCancelled : Code::kDeadlineExceeded);
       if (answered()) break;
@@ -252,7 +260,7 @@ std::optional<uint32_t> SlotPool::WaitUntil(int slot, Clock::time_point until,
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!answered()) {
       SleepUntilDone(view_.DoneHalf(static_cast<uint32_t>(slot)),
-                     std::min({until, deadline, Clock::now() + kInterruptLook}));
+                     std::min({until, limit.NextLook(), Clock::now() + kInterruptLook}));
     }
   }
   s.sleeping.store(0, std::memory_order_relaxed);

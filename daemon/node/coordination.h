@@ -36,7 +36,7 @@ struct Leading {
 struct StoreLease {
   std::string holder;  // The node that coordinates; empty: nobody.
   int64_t term = 0;    // Grows with each election.
-  // MonotonicNow() when this node takes its lease for over.
+  // ClockNow() when this node takes its lease for over.
   absl::Time until = absl::InfinitePast();
 };
 

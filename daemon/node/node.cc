@@ -25,6 +25,9 @@ constexpr char kOwnProgram[] = "/proc/self/exe";
 // How long clients' messages are handled before the loop looks who else is there: somebody who attaches, a worker, epctl.
 constexpr absl::Duration kClientsTurn = absl::Milliseconds(2);
 
+// What is shorter is a busy machine's.
+constexpr absl::Duration kStandstillSaid = absl::Seconds(1);
+
 // Version of what workers say to each other across nodes; raise it when it changes.
 constexpr uint32_t kExchangeVersion = 2;
 
@@ -251,7 +254,8 @@ void Node::Turn() {
   loop_.RunOnce(waits ? NextDeadline() : MonotonicNow());
   queue_.Drain();
   HandleClients();
-  const absl::Time now = MonotonicNow();
+  const absl::Time now = loop_.Look();
+  SayStandstill();
   if (workers_.Tick(now)) queue_.MarkChanged();
   clients_.Tick(now);
   coordination_.TickLink(now);
@@ -270,6 +274,15 @@ void Node::Turn() {
   loop_.RunPosted();
   queue_.Drain();
   if (!lifetime_.ended()) replacement_.Run();
+}
+
+void Node::SayStandstill() {
+  const absl::Duration lost = loop_.TakeStandstill();
+  if (lost < kStandstillSaid) return;
+  Log(LogLevel::kWarn, "epd did not run",
+      {{"for", absl::FormatDuration(lost)},
+       {"why", "it was stopped or frozen, or the machine was suspended or too busy"},
+       {"deadlines", "wait as much longer"}});
 }
 
 // What a message costs is mostly what control does with it, so that is part of the turn.

@@ -134,6 +134,7 @@ class Node {
   EffectSender::Targets Targets();
   void Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void HandleClients() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void SayStandstill();
   void CheckIdle(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   absl::Time NextDeadline() const;
 

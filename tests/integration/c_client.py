@@ -150,6 +150,7 @@ class Rank:
         num_ranks: int,
         tenant: str = "",
         name: str = "test",
+        join_ms: int = 20000,
         **fields: int,
     ):
         self._library, self._rank, self._num_ranks = _library(), rank, num_ranks
@@ -167,7 +168,7 @@ class Rank:
         }
         self._spec = _made(_Spec, name=group.encode(), num_ranks=num_ranks, **{**chosen, **fields})
         self._spec.tenant, self._plan = tenant.encode(), None
-        self.join()
+        self.join(join_ms)
 
     def _call(self, name: str, arguments: ctypes.Structure, *before_and_after: object) -> None:
         error = _made(_Error)

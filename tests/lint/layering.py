@@ -106,7 +106,8 @@ _MAY_INCLUDE: dict[str, set[str]] = {
 
 # What client, epd, worker and kernels must all know: plain C++, without Abseil or protobuf.
 _CONTRACT = {
-    f"proto/epd/v1/{name}.h" for name in ("backends", "code", "descriptors_ahead", "limits", "text")
+    f"proto/epd/v1/{name}.h"
+    for name in ("backends", "code", "descriptors_ahead", "limits", "standstill", "text")
 }
 _CONTRACT |= {"proto/failpoint/failpoint.h"}  # Nothing, but in a build of its own.
 # What a machine gives to any process: threads, limits.

@@ -16,19 +16,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/node/loop/event_loop.h"
 
 namespace epd {
 
-// Of MonotonicNow()'s clock.
+// MonotonicNow()'s time, as the clock has it: the next program has not stood still yet.
 inline int64_t PutTime(absl::Time time) {
   if (time == absl::InfiniteFuture()) return std::numeric_limits<int64_t>::max();
   if (time == absl::InfinitePast()) return std::numeric_limits<int64_t>::min();
-  return absl::ToUnixNanos(time);
+  return absl::ToUnixNanos(time + StoodStill());
 }
 inline absl::Time GetTime(int64_t nanos) {
   if (nanos == std::numeric_limits<int64_t>::max()) return absl::InfiniteFuture();
   if (nanos == std::numeric_limits<int64_t>::min()) return absl::InfinitePast();
-  return absl::FromUnixNanos(nanos);
+  return absl::FromUnixNanos(nanos) - StoodStill();
 }
 
 // The descriptors that the next program inherits. They stay their owners'.

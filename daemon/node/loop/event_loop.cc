@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -13,15 +14,33 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/running_time.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
 
-absl::Time MonotonicNow() {
+namespace {
+
+// Of the process, as its clock is: threads of gRPC ask for the time, too. Only the loop writes it.
+std::atomic<int64_t> g_stood_still_ns{0};
+
+// Of the loop that this thread runs.
+thread_local RunningTime t_time;
+thread_local absl::Duration t_unsaid = absl::ZeroDuration();
+
+}  // namespace
+
+absl::Time ClockNow() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return absl::TimeFromTimespec(now) + absl::Nanoseconds(EPD_FAILPOINT_JUMPED("epd.clock"));
 }
+
+absl::Duration StoodStill() {
+  return absl::Nanoseconds(g_stood_still_ns.load(std::memory_order_relaxed));
+}
+
+absl::Time MonotonicNow() { return ClockNow() - StoodStill(); }
 
 EventLoop::EventLoop(size_t max_requests)
     : epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -115,18 +134,27 @@ void EventLoop::RunPosted() {
   for (Posted& one : work) one.run();
 }
 
-void EventLoop::RunOnce(absl::Time deadline) {
-  const absl::Duration left = deadline - MonotonicNow();
-  int timeout_ms = -1;
-  if (deadline != absl::InfiniteFuture()) {
-    // Rounded up, or the loop would spin through the last millisecond.
-    const absl::Duration up =
-        std::clamp(absl::Ceil(left, absl::Milliseconds(1)), absl::ZeroDuration(), absl::Hours(1));
-    timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(up));
+absl::Time EventLoop::Look() {
+  const absl::Duration lost = t_time.Look(ClockNow());
+  if (lost > absl::ZeroDuration()) {
+    t_unsaid += lost;
+    g_stood_still_ns.fetch_add(absl::ToInt64Nanoseconds(lost), std::memory_order_relaxed);
   }
+  return MonotonicNow();
+}
+
+absl::Duration EventLoop::TakeStandstill() { return std::exchange(t_unsaid, absl::ZeroDuration()); }
+
+void EventLoop::RunOnce(absl::Time deadline) {
+  // Rounded up, or the loop would spin through the last millisecond.
+  const absl::Duration nap = RunningTime::Nap(absl::Ceil(deadline - Look(), absl::Milliseconds(1)));
+  const bool ends = nap != absl::InfiniteDuration();
+  const int timeout_ms = ends ? static_cast<int>(absl::ToInt64Milliseconds(nap)) : -1;
+  t_time.Sleeps(nap);
   std::array<epoll_event, 64> events;
   const int count =
       epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  Look();
   bool posted = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[static_cast<size_t>(i)].data.u64;

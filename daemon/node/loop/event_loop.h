@@ -16,8 +16,13 @@
 
 namespace epd {
 
-// CLOCK_MONOTONIC as an absl::Time: never jumps, comparable only with itself.
+// The time of epd's loop (daemon/core/running_time.h): what deadlines are of, and whatever is compared with them. Never jumps, not
+// even when epd was stopped for a while. Comparable only with itself, in this process.
 absl::Time MonotonicNow();
+// CLOCK_MONOTONIC: what other processes of this machine read, and what goes on while epd is stopped. MonotonicNow() is behind it by
+// StoodStill().
+absl::Time ClockNow();
+absl::Duration StoodStill();
 
 // All members but Post() and PostRequest() belong to the thread that runs the loop.
 class EventLoop {
@@ -46,8 +51,12 @@ class EventLoop {
   // Runs what is queued, without waiting for anything.
   void RunPosted();
 
-  // Waits until something happens or `deadline` (monotonic) and runs the handlers.
+  // Waits until something happens or `deadline`, for a moment at most (standstill::kTick), and runs the handlers.
   void RunOnce(absl::Time deadline);
+  // MonotonicNow(), once it is known whether the loop was stopped since it last looked.
+  absl::Time Look();
+  // How long it did not run since somebody asked.
+  absl::Duration TakeStandstill();
 
  private:
   struct Watch {

@@ -19,7 +19,7 @@ struct ClockCall {
 
 }  // namespace
 
-int64_t MonotonicNanos() { return absl::ToUnixNanos(MonotonicNow()); }
+int64_t MonotonicNanos() { return absl::ToUnixNanos(ClockNow()); }
 
 void ClockProbe::Ask() {
   if (asking_) return;

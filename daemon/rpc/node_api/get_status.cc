@@ -67,7 +67,7 @@ void FillLease(const Node& node, v1::GetStatusResponse& out) {
   if (!lease.has_value()) return;
   out.mutable_lease()->set_holder(lease->holder);
   out.mutable_lease()->set_term(lease->term);
-  const absl::Duration left = lease->until - MonotonicNow();
+  const absl::Duration left = lease->until - ClockNow();
   *out.mutable_lease()->mutable_left() = epd::ToProto(std::max(left, absl::ZeroDuration()));
 }
 

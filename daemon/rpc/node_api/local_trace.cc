@@ -52,7 +52,7 @@ v1::NodeTrace DescribeTrace(Node& node, const WorkerName& worker) {
   trace.set_is_reference(node.coordination().is_here());
   if (std::optional<v1::ClockOffset> clock = node.coordination().CompareClocks())
     *trace.mutable_clock() = *std::move(clock);
-  trace.set_monotonic_ns(absl::ToUnixNanos(MonotonicNow()));
+  trace.set_monotonic_ns(absl::ToUnixNanos(ClockNow()));
   trace.set_unix_ns(absl::ToUnixNanos(absl::Now()));
   return trace;
 }

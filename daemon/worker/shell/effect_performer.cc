@@ -167,7 +167,10 @@ void EffectPerformer::TakeDirect(absl::Time now) { direct_.TakeAll(now, NoteAt(n
 
 void EffectPerformer::TakeDueDirect(absl::Time now) { direct_.TakeDue(now, NoteAt(now)); }
 
-void EffectPerformer::Note(const DirectOutcome& outcome, absl::Time now) {
+// Clients stamp their records by the clock.
+void EffectPerformer::Note(DirectOutcome outcome, absl::Time now) {
+  outcome.published_at = time_.FromClock(outcome.published_at);
+  outcome.ended_at = time_.FromClock(outcome.ended_at);
   exchange_.NoteDirect(outcome, now);
   const auto tenant = tenants_.find({outcome.group, outcome.formation});
   if (tenant == tenants_.end()) return;

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
+#include "daemon/core/running_time.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/exchange.h"
 #include "daemon/worker/engine/log_limiter.h"
@@ -29,15 +30,17 @@ namespace epd {
 class EffectPerformer {
  public:
   // `backends`: at least one; the first serves groups that name none.
-  // `page_program`: PageProcesses'.
+  // `time`: the loop's, which is what it passes as `now`. `page_program`: PageProcesses'.
   EffectPerformer(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
-                  const Backends& backends, EpdSocket& epd, Wire* wire, std::string page_program)
+                  const Backends& backends, EpdSocket& epd, Wire* wire, const RunningTime& time,
+                  std::string page_program)
       : exchange_(exchange),
         sessions_(sessions),
         records_(records),
         backends_(backends),
         epd_(epd),
         wire_(wire),
+        time_(time),
         arenas_(exchange.staging().pool().budget_bytes(), std::move(page_program)),
         direct_(records.touched_user()) {}
   ~EffectPerformer();
@@ -109,7 +112,7 @@ class EffectPerformer {
     const char* link = "";                 // RowLink::name where there are no `members`.
   };
   // What ranks have done without this worker.
-  void Note(const DirectOutcome& outcome, absl::Time now);
+  void Note(DirectOutcome outcome, absl::Time now);
   DirectAreas::Take NoteAt(absl::Time now) {
     return [this, now](const DirectOutcome& outcome) { Note(outcome, now); };
   }
@@ -165,6 +168,7 @@ class EffectPerformer {
   const Backends& backends_;
   EpdSocket& epd_;
   Wire* const wire_;  // Null: this worker has no streams to other nodes.
+  const RunningTime& time_;
   ArenaTable arenas_;
   uint64_t late_bytes_ = 0;  // Of them, as far as the engine knows.
   DirectAreas direct_;

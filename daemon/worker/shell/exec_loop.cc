@@ -12,9 +12,11 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/core/duration_text.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
@@ -35,6 +37,8 @@ constexpr int kMaxSleepMs = 60'000;
 // From the signal of its end until its socket is closed.
 constexpr absl::Duration kEpdEnds = absl::Milliseconds(100);
 constexpr int kMaxEvents = 64;
+// What is shorter is a busy machine's.
+constexpr absl::Duration kStandstillSaid = absl::Seconds(1);
 
 int NumCpus() {
   cpu_set_t set;
@@ -99,17 +103,28 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
                                 .limits = LimitsFromProto(hello.limits()),
                                 .self = Incarnation(hello.worker_incarnation()),
                                 .traced_per_second = TracedPerSecond(num_cpus_)}),
-      performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get(),
+      performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get(), time_,
                  std::move(parts.page_program)),
       id_maker_(std::move(parts.make_unique_id)) {
   performer_.arenas().LimitUsers(LimitsFromProto(hello.limits()).staging_per_uid);
 }
 
-// CLOCK_MONOTONIC: never jumps, comparable with itself only.
 absl::Time ExecLoop::Now() {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return absl::TimeFromTimespec(now) + absl::Nanoseconds(EPD_FAILPOINT_JUMPED("worker.clock"));
+  timespec clock = {};
+  clock_gettime(CLOCK_MONOTONIC, &clock);
+  unsaid_ += time_.Look(absl::TimeFromTimespec(clock) +
+                        absl::Nanoseconds(EPD_FAILPOINT_JUMPED("worker.clock")));
+  return time_.now();
+}
+
+void ExecLoop::SayStandstill() {
+  const absl::Duration lost = std::exchange(unsaid_, absl::ZeroDuration());
+  if (lost < kStandstillSaid) return;
+  performer_.Log(LogLine{
+      Severity::kWarning,
+      absl::StrCat("the worker did not run for ", InMilliseconds(lost),
+                   ": it was stopped or frozen, or the machine was suspended or too busy; all "
+                   "deadlines wait as much longer")});
 }
 
 absl::Status ExecLoop::SetUp() {
@@ -147,6 +162,7 @@ absl::Status ExecLoop::Run() {
     const bool scanned = ScanSessions();
     const bool busy = TakeWire() || scanned || makes_arenas;
     const absl::Time now = Now();
+    SayStandstill();
     if (performer_.EndSetsWithoutPages(now)) performer_.RunAll(now);
     const bool device_busy = performer_.busy();
     if (device_busy) performer_.PollBackends(now);
@@ -249,15 +265,16 @@ absl::Time ExecLoop::NextDeadline() const {
       {exchange_.next_deadline(), id_maker_.next_deadline(), performer_.arenas().next_deadline()});
 }
 
-int ExecLoop::TimeoutMs() const {
+// Of the sleep that follows at once.
+int ExecLoop::TimeoutMs() {
   // Who ends a call for itself rings nothing, nor does who has no more streams.
   if (performer_.awaits_direct() || performer_.awaits_streams()) return 1;
   const absl::Time deadline = NextDeadline();
-  if (deadline == absl::InfiniteFuture()) return kMaxSleepMs;
-  const absl::Duration left = deadline - Now();
-  if (left <= absl::ZeroDuration()) return 0;
-  const int64_t ms = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
-  return static_cast<int>(std::min<int64_t>(ms, kMaxSleepMs));
+  const absl::Duration nap =
+      std::min(RunningTime::Nap(absl::Ceil(deadline - Now(), absl::Milliseconds(1))),
+               absl::Milliseconds(kMaxSleepMs));
+  time_.Sleeps(nap);
+  return static_cast<int>(absl::ToInt64Milliseconds(nap));
 }
 
 void ExecLoop::PollEvents(int timeout_ms) {
@@ -287,7 +304,7 @@ void ExecLoop::Fail(const absl::Status& status) {
 
 // The signal that comes with the end of epd comes before its socket is closed, while its other threads still end; with
 // each of them it comes again.
-bool ExecLoop::EpdHasEnded() const {
+bool ExecLoop::EpdHasEnded() {
   const absl::Time deadline = Now() + kEpdEnds;
   for (absl::Duration left = kEpdEnds; left > absl::ZeroDuration(); left = deadline - Now()) {
     pollfd socket = {.fd = epd_.fd(), .events = POLLRDHUP, .revents = 0};

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/unique_id_maker.h"
+#include "daemon/core/running_time.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/engine/exchange.h"
 #include "daemon/worker/shell/effect_performer.h"
@@ -56,8 +57,10 @@ class ExecLoop {
   void Sleep();
   void PollEvents(int timeout_ms);
   absl::Time NextDeadline() const;
-  int TimeoutMs() const;
-  static absl::Time Now();
+  int TimeoutMs();
+  // Of `time_`, and the loop has looked.
+  absl::Time Now();
+  void SayStandstill();
 
   void ReadControl();
   void Handle(EpdMessage message);
@@ -84,7 +87,7 @@ class ExecLoop {
   // Whether a backend of this worker can serve the tenant.
   absl::Status CheckServed(const TenantStart& start) const;
   // Waits a little for what then is likely.
-  bool EpdHasEnded() const;
+  bool EpdHasEnded();
   void AbortEverything();
   void LeaveToEpd();
 
@@ -98,6 +101,9 @@ class ExecLoop {
   const pid_t epd_pid_;
   const absl::Duration asked_spin_;
   const int num_cpus_;
+  RunningTime time_;
+  absl::Duration unsaid_ =
+      absl::ZeroDuration();  // How long the loop did not run, and nobody was told.
   Exchange exchange_;
   SessionTable sessions_;
   SessionScan scan_;

@@ -323,6 +323,9 @@ void ExecLoop::Handle(const v1::GetTrace& message) {
   if (message.open()) {
     for (const RankTrace& open : traces.ReadOpen(groups, kMaxOpenShown)) page.ranks.push_back(open);
   }
+  for (RankTrace& rank : page.ranks) {
+    for (absl::Time& at : rank.at) at = time_.ToClock(at);
+  }
   v1::FromWorker reply;
   reply.mutable_trace()->set_request_id(message.request_id());
   *reply.mutable_trace()->mutable_page() = TraceToProto(page);

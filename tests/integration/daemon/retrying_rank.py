@@ -1,9 +1,10 @@
 """A rank that calls without end and tries again after each error, as a program that wants to survive does.
 
-    python retrying_rank.py SOCKET RANK NUM_RANKS
+    python retrying_rank.py SOCKET RANK NUM_RANKS [PAUSE [JOIN_MS]]
 
-Prints a line per call, "TIME good" or "TIME failed CODE MESSAGE", of the clock that all processes of the machine share; a
-call a hundredth of a second. Ends when its standard input does.
+Prints a line per call, "TIME good" or "TIME failed CODE MESSAGE", of the clock that all processes of the machine share; PAUSE
+seconds before each call, a hundredth of one if it is not said. JOIN_MS: the deadline of its first
+join. Ends when its standard input does.
 """
 
 import os
@@ -24,9 +25,9 @@ def _end_with_input() -> None:
     os._exit(0)
 
 
-def main(socket: str, number: int, num_ranks: int) -> None:
+def main(socket: str, number: int, num_ranks: int, pause: float, join_ms: int) -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
-    rank = c_client.Rank(socket, "retried", number, num_ranks)
+    rank = c_client.Rank(socket, "retried", number, num_ranks, join_ms=join_ms)
     while True:
         try:
             rank.prepare("step")
@@ -38,8 +39,10 @@ def main(socket: str, number: int, num_ranks: int) -> None:
                     rank.join()
                 except c_client.Refused as refusal:
                     print(time.monotonic(), "refused", refusal.code, refusal, flush=True)
-        time.sleep(_PAUSE_S)
+        time.sleep(pause)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    pause = float(sys.argv[4]) if len(sys.argv) > 4 else _PAUSE_S
+    join_ms = int(sys.argv[5]) if len(sys.argv) > 5 else 20000
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), pause, join_ms)
