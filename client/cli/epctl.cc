@@ -1,6 +1,8 @@
 #include "client/cli/epctl.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 
 #include "absl/algorithm/container.h"
@@ -30,22 +32,36 @@ Report RunOnce(const Command& command, const Options& options, const SearchConte
   return command.run({options, search, connected.connection.get(), connected.failure, before});
 }
 
-void Print(const Report& report, const Options& options, const Terminal& terminal) {
+// Writes all of it, now. False: it cannot be written, which is said.
+bool Put(const std::string& text, const Terminal& terminal) {
+  errno = 0;
+  terminal.out << text;
+  terminal.out.flush();
+  if (terminal.out.good()) return true;
+  terminal.err << "epctl: cannot write to standard output: "
+               << (errno == 0 ? "it takes no more" : std::strerror(errno)) << std::endl;
+  return false;
+}
+
+// False: it cannot be written.
+bool Print(const Report& report, const Options& options, const Terminal& terminal) {
+  std::string text;
   if (options.output == Output::kJson) {
     const bool one_line = options.watch.has_value();
     if (report.message != nullptr) {
-      terminal.out << ToJson(*report.message, one_line);
+      text = ToJson(*report.message, one_line);
     } else {
       ErrorReport error;
       error.set_exit_code(static_cast<int>(report.code));
       error.set_error(report.error);
-      terminal.out << ToJson(error, one_line);
+      text = ToJson(error, one_line);
     }
   } else {
-    terminal.out << (terminal.colours ? Coloured(report.table) : report.table);
+    text = terminal.colours ? Coloured(report.table) : report.table;
   }
-  terminal.out.flush();
+  const bool written = Put(text, terminal);
   if (!report.error.empty()) terminal.err << "epctl: " << report.error << std::endl;
+  return written;
 }
 
 // Operations of the group that is drained, asked in a call of its own; nothing while nobody answers.
@@ -105,12 +121,12 @@ ExitCode Watch(const Command& command, Options options, const SearchContext& sea
     if (options.output == Output::kTable) {
       const std::string time =
           absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone());
-      if (terminal.is_tty) terminal.out << kClearScreen;
-      if (!terminal.is_tty && round > 0) terminal.out << "\n";
-      terminal.out << time << "  epctl " << options.command << "  (every "
-                   << HumanDuration(*options.watch) << ")\n";
+      const char* const before = terminal.is_tty ? kClearScreen : round > 0 ? "\n" : "";
+      const std::string head = absl::StrCat(before, time, "  epctl ", options.command, "  (every ",
+                                            HumanDuration(*options.watch), ")\n");
+      if (!Put(head, terminal)) return ExitCode::kUnhealthy;
     }
-    Print(report, options, terminal);
+    if (!Print(report, options, terminal)) return ExitCode::kUnhealthy;
   }
   return report.code;
 }
@@ -121,17 +137,19 @@ ExitCode RunEpctl(const std::vector<std::string>& args, const SearchContext& sea
                   const Terminal& terminal) {
   const ParsedOptions parsed = ParseOptions(args);
   if (!parsed.options.has_value()) {
-    (parsed.is_help ? terminal.out : terminal.err) << parsed.text;
-    return parsed.is_help ? ExitCode::kOk : ExitCode::kUsage;
+    if (parsed.is_help) return Put(parsed.text, terminal) ? ExitCode::kOk : ExitCode::kUnhealthy;
+    terminal.err << parsed.text;
+    return ExitCode::kUsage;
   }
   const Options& options = *parsed.options;
   const auto command = absl::c_find_if(
       Commands(), [&](const Command& each) { return each.name == options.command; });
   if (options.watch.has_value()) return Watch(*command, options, search, terminal);
   const Report report = RunVisibly(*command, options, search, terminal);
-  Print(report, options, terminal);
-  if (options.overview && options.output == Output::kTable) terminal.out << NextCommands(report);
-  return report.code;
+  bool written = Print(report, options, terminal);
+  if (written && options.overview && options.output == Output::kTable)
+    written = Put(NextCommands(report), terminal);
+  return written ? report.code : ExitCode::kUnhealthy;
 }
 
 }  // namespace epd::cli

@@ -17,5 +17,6 @@ int main(int argc, char** argv) {
   std::ofstream file(path);
   file << text;
   file.close();
+  if (!file) std::cerr << "error_document: cannot write " << path << "\n";
   return file ? 0 : 1;
 }

@@ -28,7 +28,9 @@ ExitCode ExitCodeOf(const grpc::Status& status) {
 std::string ExitCodeHelp() {
   return "Exit codes:\n"
          "  0  ok\n"
-         "  1  unhealthy: the node or group does not serve, or the request failed\n"
+         "  1  unhealthy: the node or group does not serve, the request failed, or its answer "
+         "cannot be\n"
+         "     written\n"
          "  2  usage: wrong arguments, or a name that does not exist\n"
          "  3  cannot connect: no daemon, or it is starting or stopping\n"
          "  4  version: epctl and the daemon have no common version\n"

@@ -9,7 +9,8 @@ namespace epd::cli {
 
 enum class ExitCode {
   kOk = 0,
-  kUnhealthy = 1,      // The node or group does not serve, or the daemon refused or failed.
+  kUnhealthy =
+      1,  // The node or group does not serve, the daemon refused or failed, or the answer cannot be written.
   kUsage = 2,          // Wrong arguments, or a name that does not exist.
   kCannotConnect = 3,  // No daemon, or it is starting or stopping.
   kVersion = 4,        // This epctl and the daemon do not speak a common version.

@@ -1,4 +1,5 @@
 // epctl, the operator's tool.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -20,9 +21,17 @@ std::function<char(absl::Duration)> WaitForKey() {
   };
 }
 
+// Else the first socket that epctl opens would be its standard output. Writing there fails.
+void FillClosedStandardFiles() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  FillClosedStandardFiles();
   const epd::cli::SearchContext search{.getenv = [](const char* name) { return std::getenv(name); },
                                        .uid = getuid()};
   const epd::cli::Terminal terminal{

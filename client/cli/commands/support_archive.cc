@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -163,17 +164,40 @@ std::string HostName() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
-// "" or why not. Nobody else may read it, and no file that is there is written over.
-std::string Write(const std::string& path, const std::string& text) {
-  const client::UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (fd.get() < 0) return std::strerror(errno);
+std::string WriteAll(int fd, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
-    const ssize_t wrote = write(fd.get(), text.data() + done, text.size() - done);
+    const ssize_t wrote = write(fd, text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return std::strerror(errno);
+    if (wrote <= 0) return std::strerror(wrote == 0 ? ENOSPC : errno);
     done += static_cast<size_t>(wrote);
   }
-  return fsync(fd.get()) == 0 || errno == EINVAL ? "" : std::strerror(errno);
+  return fsync(fd) == 0 || errno == EINVAL ? "" : std::strerror(errno);
+}
+
+// Gives it its name, unless there is a file of that name.
+std::string Name(const std::string& unfinished, const std::string& path) {
+  if (renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0)
+    return "";
+  if (errno != EINVAL && errno != ENOSYS) return std::strerror(errno);
+  // The file system cannot do both at once.
+  struct stat there;
+  if (lstat(path.c_str(), &there) == 0) return std::strerror(EEXIST);
+  return rename(unfinished.c_str(), path.c_str()) == 0 ? "" : std::strerror(errno);
+}
+
+// "" or why not. Nobody else may read it, and no file that is there is written over. What has the name is whole.
+std::string Write(const std::string& path, const std::string& text) {
+  const std::string unfinished = absl::StrCat(path, ".part-", getpid());
+  std::string why;
+  {
+    const client::UniqueFd fd(
+        open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (fd.get() < 0) return std::strerror(errno);
+    why = WriteAll(fd.get(), text);
+  }
+  if (why.empty()) why = Name(unfinished, path);
+  if (!why.empty()) unlink(unfinished.c_str());
+  return why;
 }
 
 }  // namespace

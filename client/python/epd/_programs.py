@@ -1,5 +1,6 @@
 """The programs that the wheel carries, in bin, with their libraries in lib/epd. As commands: epd, epd-worker, epctl."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,20 @@ def path(name: str) -> Path | None:
     """The wheel's own program; None: this is no wheel with programs, or it was unpacked without their permissions."""
     program = _BIN / name
     return program if os.access(program, os.X_OK) else None
+
+
+def write_out(program: str, text: str) -> None:
+    """Writes a program's answer to its standard output, all of it; one that takes none ends the program with one line, and not
+    with 0."""
+    try:
+        if sys.stdout is None:  # It was closed when the program began.
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"{program}: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        sys.stdout = None  # Python would try again at its end, and say so in its own words.
+        sys.exit(1)
 
 
 def main() -> None:

@@ -6,10 +6,12 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import time
 
 import cluster_secret
 import pytest
+import running_epd
 import wait
 from hung_rank import HungRank
 from running_epd import RunningEpd
@@ -231,3 +233,43 @@ def test_no_file_that_is_there_is_written_over(epctl, tmp_path):
     assert (tmp_path / "mine").read_text() == "precious"
     report = json.loads(epctl("support-archive", str(tmp_path / "new"), "-o", "json").stdout)
     assert report["connected"] and report["file"] == str(tmp_path / "new")
+
+
+def test_a_full_disk_leaves_no_half_of_an_archive_and_is_said(epctl_of, tmp_path):
+    """In a file system of 64 KiB, in a mount namespace of its own."""
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no right to a mount namespace")
+    small = tmp_path / "small"
+    small.mkdir()
+    epctl = str(running_epd.program("epctl"))
+    script = (
+        f"mount -t tmpfs -o size=16k t {small} && {{ {epctl} --socket {tmp_path}/none "
+        f"support-archive {small}/a.json; echo rc $?; ls -A {small}; }}"
+    )
+    ended = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], check=False, capture_output=True, text=True
+    )
+    assert ended.stdout == "rc 1\n", ended
+    assert ended.stderr.endswith(f"cannot write '{small}/a.json': No space left on device\n"), ended
+    (tmp_path / "b.json").write_text("mine")
+    there = epctl_of(str(tmp_path / "none"))("support-archive", str(tmp_path / "b.json"))
+    assert there.returncode == 1 and "File exists" in there.stderr, there
+    assert (tmp_path / "b.json").read_text() == "mine"
+    assert [path.name for path in tmp_path.glob("b.json*")] == ["b.json"]
+
+
+def test_what_cannot_be_written_to_standard_output_is_said_and_not_zero():
+    epctl = str(running_epd.program("epctl"))
+    for words in ("explain", "--help", "-o json explain EPD-1302", "completion bash", "man"):
+        for redirect, why in (
+            (">/dev/full", "No space left on device"),
+            (">&-", "Bad file descriptor"),
+        ):
+            ended = subprocess.run(
+                ["sh", "-c", f"exec {epctl} {words} {redirect}"],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            assert ended.returncode == 1, (words, redirect)
+            assert ended.stderr == f"epctl: cannot write to standard output: {why}\n"

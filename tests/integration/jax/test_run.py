@@ -74,3 +74,21 @@ def test_the_real_package_is_not_replaced(tmp_path):
     words = ["--as-transformer-engine", "-m", "program"]
     ended = _run(tmp_path, "", *words, PYTHONPATH=str(tmp_path))
     assert ended.returncode == 1 and "transformer_engine is installed here" in ended.stderr, ended
+
+
+@pytest.mark.parametrize("program", ["epd.jax.run", "epd.jax.profile"])
+def test_output_that_cannot_be_written_is_said_and_not_zero(program: str):
+    for redirect, why in (
+        (">/dev/full", "No space left on device"),
+        (">&-", "Bad file descriptor"),
+    ):
+        ended = subprocess.run(
+            ["sh", "-c", f'exec "$@" {redirect}', "sh", *python("-m", program, "--help")],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 1, ended
+        assert ended.stderr == f"{program}: cannot write to standard output: {why}\n", ended

@@ -17,6 +17,8 @@ from typing import Any
 
 import jax.profiler
 
+from epd import _programs
+
 _USAGE = "usage: python -m epd.jax.profile PROFILE TRACE > BOTH"
 # Above the processes of a trace of epctl: a worker each.
 _FIRST_PROCESS = 100_000
@@ -106,7 +108,7 @@ def merged(profile: pathlib.Path, trace: pathlib.Path) -> dict[str, Any]:
 
 def main() -> None:
     if sys.argv[1:] in (["-h"], ["--help"]):
-        print(_USAGE)
+        _programs.write_out("epd.jax.profile", f"{_USAGE}\n")
         return
     if len(sys.argv) != 3:
         print(f"{_USAGE}\nepd.jax.profile: got {len(sys.argv) - 1} arguments", file=sys.stderr)
@@ -116,8 +118,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         print(f"epd.jax.profile: {error}", file=sys.stderr)
         sys.exit(1)
-    json.dump(both, sys.stdout)
-    print()
+    _programs.write_out("epd.jax.profile", f"{json.dumps(both)}\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import runpy
 import sys
 from collections.abc import Callable
 
+from epd import _programs
 from epd.jax.as_transformer_engine import as_transformer_engine
 from epd.jax.ragged_all_to_all import ragged_all_to_all_as_lax
 
@@ -35,7 +36,7 @@ def main() -> None:
     as_module = words[:1] == ["-m"]
     words = words[as_module:]
     if words[:1] in (["-h"], ["--help"]):
-        print(_USAGE)
+        _programs.write_out("epd.jax.run", f"{_USAGE}\n")
         return
     if words and words[0].startswith("-"):
         _refuse(f"{words[0]} is no option")
