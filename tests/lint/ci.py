@@ -21,6 +21,7 @@ import sanitizers
 import skips
 import style
 import tally
+import tensors
 import tidy
 import tools
 import top_level
@@ -69,6 +70,7 @@ def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
         words,
         style,
         modules,
+        tensors,
         readmes,
         guarantees,
     )

@@ -8,6 +8,7 @@ import pytest
 import skips
 import style
 import tally
+import tensors
 import top_level
 import words
 
@@ -286,3 +287,38 @@ def test_a_skip_that_is_not_on_the_list_is_refused() -> None:
 def test_an_allowed_skip_without_a_reason_is_refused() -> None:
     with pytest.raises(ValueError, match="allowed_skips.txt:1: no '  # reason'"):
         skips.parse("*NeedsGpu\n")
+
+
+_OURS = "client/python/epd/torch/a.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "missing"),
+    [
+        (_OURS, "torch.empty(shape)", "dtype and device"),
+        (_OURS, "torch.zeros(3, dtype=torch.int32)", "device"),
+        (_OURS, "torch.arange(3, device=rows.device)", "dtype"),
+        (_OURS, "torch.tensor([1])", "dtype and device"),
+        (_OURS, "torch.Tensor(2)", "dtype and device"),
+        ("client/python/epd/jax/layers/a.py", "jnp.arange(3)", "dtype"),
+        ("client/python/epd/jax/a.py", "jnp.full((2,), 1)", "dtype"),
+    ],
+)
+def test_tensors_refuses_what_leaves_a_default(path: str, line: str, missing: str) -> None:
+    (found,) = tensors.check({path: f"x = {line}\n"})
+    assert found.startswith(f"{path}:1: {line.split('(')[0]} without {missing}:")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (_OURS, "torch.zeros(3, dtype=torch.int32, device=CPU)"),
+        (_OURS, "rows.new_empty(3)"),
+        (_OURS, "torch.empty_like(rows)"),
+        ("client/python/epd/jax/a.py", "jnp.zeros((2,), jnp.float32)"),
+        ("client/python/epd/jax/a.py", "jnp.arange(2, dtype=jnp.int32)"),
+        ("tests/a.py", "torch.empty(3)"),
+    ],
+)
+def test_tensors_allows_what_says_it_or_has_it_of_another(path: str, line: str) -> None:
+    assert tensors.check({path: f"x = {line}\n"}) == []

@@ -44,6 +44,7 @@ def _checks(program: str) -> list[str]:
             ("operations", 1),
             ("experts", 4),
             ("experts", 1),
+            ("defaults", 2),
             ("bad_input", 2),
             ("processes", 2),
             *((("compiled", 4), ("compiled", 1)) if _compiles() else ()),

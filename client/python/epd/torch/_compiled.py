@@ -31,9 +31,10 @@ class Recorder:
     def __init__(self, spec: "GroupSpec", rank: int, sizes: PlanSizes):
         self.spec = spec
         self._rank, self._sizes = rank, sizes
-        self._chain = torch.zeros(1, dtype=torch.int64)
-        # Comes before every exchange, so that all of them are in every rank's graph, see ExchangeFunction.
-        self._root = torch.empty(0, requires_grad=True)
+        with torch.inference_mode(False):  # A group may be joined under it, and train later.
+            self._chain = torch.zeros(1, dtype=torch.int64, device=_tensors.CPU)
+            # Comes before every exchange, so that all of them are in every rank's graph, see ExchangeFunction.
+            self._root = _exchange.root(True)
         _recorders[spec.alias] = self
 
     def prepare(self, topk_idx: torch.Tensor, alignment: int, name: str | None) -> Plan:
@@ -192,7 +193,7 @@ def _define() -> None:
             rows, weights = _checked(call, rows, weights)
         out, out_weights = call.run(rows, weights)
         if out_weights is None:
-            out_weights = torch.empty(0)
+            out_weights = torch.empty(0, dtype=torch.float32, device=_tensors.CPU)
         kept = begun if state is None else begun.new_empty(0)
         return out, out_weights, after.new_empty(0), chain + 1, kept
 
@@ -218,17 +219,18 @@ def _define() -> None:
         )
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        rows, weights, _, chain, handle_mem, state, *told = inputs
+        rows, weights, _, _, handle_mem, state, *told = inputs
         ctx.weights_dtype = torch.float32 if weights is None else weights.dtype
         ctx.told, ctx.summed = tuple(told), rows.dtype in _tensors.SUMMED
-        ctx.save_for_backward(chain, handle_mem, output[-1] if state is None else state)
+        # The chain that was given may be of an earlier call under inference_mode, whose tensors no graph may keep.
+        ctx.save_for_backward(output[3], handle_mem, output[-1] if state is None else state)
 
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         chain, handle_mem, state = ctx.saved_tensors
         call = _call(handle_mem, state, ctx.told)
         rows, weights, after = grads[:3]
         if not ctx.summed:  # The narrowest rows that there are go with the weights' gradient.
-            rows = torch.zeros((call.num_rows_out, 1), dtype=torch.bfloat16)
+            rows = torch.zeros((call.num_rows_out, 1), dtype=torch.bfloat16, device=_tensors.CPU)
         grad, grad_weights, grad_after, _, _ = torch.ops.epd.exchange(
             rows,
             weights if call.with_weights else None,

@@ -41,7 +41,12 @@ def _new_words() -> ctypes.Array[ctypes.c_int64]:
 
 def new_state() -> torch.Tensor:
     """int64 ``[STATE_WORDS]``, the same as a tensor, which compiled programs carry from a call to its gradients."""
-    return torch.tensor(list(_new_words()))
+    return torch.tensor(list(_new_words()), dtype=torch.int64, device=_tensors.CPU)
+
+
+def root(requires_grad: bool) -> torch.Tensor:
+    """What comes before a plan's first exchange, see ExchangeFunction: of no elements."""
+    return torch.empty(0, dtype=torch.float32, device=_tensors.CPU, requires_grad=requires_grad)
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,10 @@ def prepare(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``[T, K]``, packed -> the plan, uint8; ``[local experts]`` rows of each, int32; their sum, int32 ``[]``. EpError with the cause."""
     num_tokens, top_k = idx.shape
-    handle_mem = torch.empty(sizes.plan_bytes(top_k), dtype=torch.uint8)
-    counts = torch.zeros(max(1, sizes.local_experts), dtype=torch.int32)
-    total = torch.zeros((), dtype=torch.int32)
+    with torch.inference_mode(False):  # Gradients keep a plan, whatever prepare was called under.
+        handle_mem = torch.empty(sizes.plan_bytes(top_k), dtype=torch.uint8, device=_tensors.CPU)
+        counts = torch.zeros(max(1, sizes.local_experts), dtype=torch.int32, device=_tensors.CPU)
+        total = torch.zeros((), dtype=torch.int32, device=_tensors.CPU)
     args = PrepareArgs(
         struct_size=ctypes.sizeof(PrepareArgs),
         topk_idx=idx.data_ptr(),
@@ -192,7 +198,11 @@ class Exchange:
         if out is None:
             out = rows.new_empty((count, rows.shape[1]))
         shape = (count,) if self.to_experts else (count, plan.top_k)
-        out_weights = torch.empty(shape) if self.with_weights else None
+        out_weights = (
+            torch.empty(shape, dtype=torch.float32, device=_tensors.CPU)
+            if self.with_weights
+            else None
+        )
         args: Any = ScatterArgs() if self.to_experts else GatherArgs()
         args.struct_size = ctypes.sizeof(args)
         args.handle_mem, args.handle_mem_bytes = plan.handle_mem.data_ptr(), plan.handle_mem.numel()
@@ -227,6 +237,8 @@ class ExchangeFunction(torch.autograd.Function):  # type: ignore[misc]
         weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor | None, ...]:
         ctx.exchange, ctx.summed = exchange, rows.dtype in _tensors.SUMMED
+        # Activation checkpointing recomputes up to the last tensor that a graph has kept: so every rank comes as far as here.
+        ctx.save_for_backward(after)
         out, out_weights = exchange.run(rows, weights)
         if not ctx.summed:
             ctx.mark_non_differentiable(out)
@@ -234,9 +246,14 @@ class ExchangeFunction(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        _ = (
+            ctx.saved_tensors
+        )  # Recomputes what was checkpointed, on every rank before the exchange.
         rows, weights, after = grads
         if not ctx.summed:  # The narrowest rows that there are go with the weights' gradient.
-            rows = torch.zeros((ctx.exchange.num_rows_out, 1), dtype=torch.bfloat16)
+            rows = torch.zeros(
+                (ctx.exchange.num_rows_out, 1), dtype=torch.bfloat16, device=_tensors.CPU
+            )
         grad, grad_weights, grad_after = ExchangeFunction.apply(
             ctx.exchange.transposed(), after, rows, weights
         )

@@ -4,6 +4,10 @@ import functools
 
 import torch
 
+# Where the library reads and writes. Said of each tensor that is made here: a program may have set another default (torch.device
+# as a context, torch.set_default_device).
+CPU = torch.device("cpu")
+
 # What can be summed -> epd_dtype of the C library.
 SUMMED = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 # What is only moved -> the number that tells it from others of its width; XLA's, so that ranks that run JAX agree.
@@ -31,7 +35,7 @@ _OPAQUE_BIT = 0x10000
 @functools.cache
 def width_of(dtype: torch.dtype) -> int:
     """Bytes of an element."""
-    return torch.empty(0, dtype=dtype).element_size()
+    return torch.empty(0, dtype=dtype, device=CPU).element_size()
 
 
 def code_of(dtype: torch.dtype) -> int:

@@ -42,6 +42,6 @@ def through_experts(
             : len(rows)
         ]  # Fewer if some were dropped.
         if not len(owners):
-            owners = torch.zeros(1, dtype=torch.int64)
+            owners = torch.zeros(1, dtype=torch.int64, device=rows.device)
         rows = forward(rows, owners[:, None], weights[:, None].to(topk_weights.dtype))
     return group.combine(plan, rows)

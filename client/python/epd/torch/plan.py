@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from epd.torch._exchange import Exchange, ExchangeFunction, Routing
+from epd.torch._exchange import Exchange, ExchangeFunction, Routing, root
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class Plan:
     name: str | None
     group: str
     # What the last operation gave, see ExchangeFunction.
-    after: torch.Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
+    after: torch.Tensor = field(default_factory=lambda: root(False), repr=False)
 
     @property
     def total_recv(self) -> int:
@@ -57,6 +57,6 @@ class Plan:
             return exchange.run(rows, weights, out)
         after = self.after
         if torch.is_grad_enabled() and not after.requires_grad:
-            after = torch.empty(0, requires_grad=True)
+            after = root(True)
         out, out_weights, self.after = ExchangeFunction.apply(exchange, after, rows, weights)
         return out, out_weights

@@ -201,6 +201,45 @@ def check_inference_and_rows_that_are_only_moved(world):
         assert torch.equal(got, want) and torch.equal(counts, same)
 
 
+def check_training_goes_on_after_calls_under_inference_mode(world):
+    """Whether prepare is compiled or not, and for a graph of either kind of mode first."""
+    out, gradients = dense_gradients(world, layer=dense)
+    for backend in ("eager", "aot_eager"):
+        with world.join(f"inference-{backend}") as group:
+
+            def planned(plan, given, group=group):
+                return group.combine(
+                    plan, group.dispatch(plan, given.tokens, given.weights, CAPACITY)[0]
+                )
+
+            whole = torch.compile(lambda given: layer(group, given), backend=backend)  # noqa: B023
+            part = torch.compile(planned, backend=backend, fullgraph=True)
+            for mode in (torch.inference_mode, torch.no_grad):
+                for _ in range(2):
+                    with mode():
+                        part(group.prepare(problem(world).idx), problem(world))
+                        whole(problem(world))
+                        plan = group.prepare(problem(world).idx)
+                    part(plan, problem(world)).sum().backward()  # A plan outlives the mode.
+                    part(group.prepare(problem(world).idx), problem(world)).sum().backward()
+                    given = problem(world)
+                    loss_of(whole(given)).backward()
+                    assert_gradients(world, group, given, gradients)
+            assert_close(whole(problem(world)).detach(), out, "out")
+
+
+def check_a_group_joined_under_another_default_is_compiled(world):
+    want, gradients = dense_gradients(world, layer=dense)
+    with torch.device("meta"):
+        group = world.join("meta")
+    with group:
+        given = problem(world)
+        out = compiled(lambda given: layer(group, given))(given)
+        assert_close(out.detach(), want, "out")
+        loss_of(out).backward()
+        assert_gradients(world, group, given, gradients)
+
+
 def check_errors_reach_the_program_and_the_next_call_works(world):
     want = dense(problem(world)).detach()
     with world.join("errors") as group:

@@ -1,6 +1,9 @@
 """through_experts: a layer's experts on all ranks' tokens, called as one function on each rank."""
 
+import contextlib
+
 import torch
+import torch.utils.checkpoint
 from epd.torch import through_experts
 from torch_problem import (
     EXPERTS,
@@ -89,6 +92,53 @@ def check_experts_get_the_rows_that_were_not_dropped(world):
         out, experts = through(group, given)
         assert out.shape == given.tokens.shape and len(experts.calls[0][0]) <= 3
         loss_of(out).backward()
+
+
+def _checkpointed(function, *given):
+    return torch.utils.checkpoint.checkpoint(function, *given, use_reentrant=False)
+
+
+def _trained(group, given, blocks, wrap):
+    """The gradients of blocks one behind another, each as ``wrap`` calls it."""
+    experts = Experts(group, given)
+
+    def block(tokens):
+        return tokens + through_experts(group, experts, tokens, given.idx, given.weights)
+
+    def stacked(tokens):
+        for _ in range(blocks):
+            tokens = wrap(block, tokens)
+        return tokens
+
+    loss_of(stacked(given.tokens)).backward()
+    return [leaf.grad for leaf in given.leaves()]
+
+
+def check_checkpointed_blocks_where_ranks_own_no_experts_or_receive_nothing(world):
+    stops = getattr(torch.utils.checkpoint, "set_checkpoint_early_stop", None)  # From torch 2.1 on.
+    ways = {"one": _checkpointed}
+    if stops:  # Before that there are no checkpoints inside of others.
+        ways["nested"] = lambda block, x: _checkpointed(lambda x: _checkpointed(block, x), x)
+    for number, owner in enumerate(([0] * EXPERTS, [world.ranks - 1] * EXPERTS, None)):
+        with world.join(f"checkpointed{number}", expert_owner=owner) as group:
+            for unused in (False, True):
+                for blocks in (1, 3):
+
+                    def run(wrap, blocks=blocks, unused=unused, group=group):
+                        given = problem(world)
+                        if unused:  # Every token goes to expert 0 or nowhere: buffers of other ranks are empty.
+                            given.idx = torch.where(given.idx == 0, 0, -1)
+                        return _trained(group, given, blocks, wrap)
+
+                    want = run(lambda block, x: block(x))
+                    for name, wrap in ways.items():
+                        for early in (True, False) if stops else (None,):
+                            with stops(early) if stops else contextlib.nullcontext():
+                                got = run(wrap)
+                            for one, other in zip(got, want, strict=True):
+                                assert (one is None) == (other is None), (name, early)
+                                if one is not None:
+                                    assert_close(one, other, (name, early, blocks, unused))
 
 
 if __name__ == "__main__":
