@@ -145,7 +145,7 @@ def small_functions() -> list[Row]:
             (
                 "logits",
                 route,
-                (SOFTMAX.router, logits.astype(int)),
+                (SOFTMAX.router, logits.astype(jnp.int32)),
                 ValueError,
                 "logits have dtype int32",
                 "floating",
