@@ -103,12 +103,15 @@ const std::vector<ErrorEntry>& ErrorTable() {
        "a routing plan of an earlier epoch: a rank or a worker was replaced in between",
        "prepare again and repeat the step", "tests/integration/client_c/joining_test.cc"},
       {1006, "ALREADY_EXISTS", "held by rank=...",
-       "a living session holds the rank: two processes were given one rank, or an old run "
-       "still lives",
-       "the text names host and pid of the holder: end it, or use another name or `EPD_JOB`",
+       "a living session holds the rank: two processes were given one rank, two jobs have one "
+       "name, or an old run still lives",
+       "the text names host, pid, command and start of the holder: end it, or give the jobs "
+       "different `job=`/`EPD_JOB`; the holder's side sees it in `epctl ranks` and `why`",
        "tests/integration/client_c/joining_test.cc"},
       {1007, "INVALID_ARGUMENT", "a rank was claimed twice",
-       "two processes asked for one rank while the group formed", "give every process its own rank",
+       "two processes asked for one rank while the group formed: they were given one rank, or two "
+       "jobs have one name",
+       "give every process its own rank, and the jobs different `job=`/`EPD_JOB`",
        "tests/unit/daemon/control/formation_errors_test.cc"},
       {1008, "any", "phase=announce: and what one rank's own call said",
        "a rank refused its call, so it fails on all ranks; the text is that rank's",

@@ -21,6 +21,10 @@ std::string DescribeOne(const RankPhase& rank) {
   if (who.worker.on_gpu()) absl::StrAppend(&out, " worker=", ToString(who.worker));
   if (!who.client_name.empty()) absl::StrAppend(&out, " client=", who.client_name);
   if (!who.client_version.empty()) absl::StrAppend(&out, " version=", who.client_version);
+  if (who.started > 0)
+    absl::StrAppend(&out, " started=",
+                    absl::FormatTime(absl::RFC3339_sec, absl::FromUnixSeconds(who.started),
+                                     absl::UTCTimeZone()));
   if (rank.last_seen >= absl::ZeroDuration())
     absl::StrAppend(&out, " last_seen=", InMilliseconds(rank.last_seen), " ago");
   return out;
@@ -120,9 +124,9 @@ absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecB
 absl::Status RankClaimedTwiceError(const GroupSpec& spec, const RankHolder& holder,
                                    const RankHolder& other) {
   return absl::InvalidArgumentError(absl::StrCat(
-      Quoted(spec), " phase=forming: rank ", holder.rank.value,
-      " was claimed twice: ", Describe(holder, "arrived"), " and ", Describe(other, "arrived"),
-      "; give every process its own rank and join again [EPD-1007]"));
+      Quoted(spec), " phase=forming: rank ", holder.rank.value, " was claimed twice: ",
+      DescribeOne({holder, "arrived"}), " and ", DescribeOne({other, "arrived"}),
+      "; give every process its own rank and join again; ", kSeparateJobs, " [EPD-1007]"));
 }
 
 absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
@@ -134,7 +138,7 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
     absl::StrAppend(&text, "; ", d.field, ": got ", d.got, ", the group has ", d.expected);
   }
   return absl::AlreadyExistsError(
-      absl::StrCat(text, "; use another group name or instance, or end the holder [EPD-1006]"));
+      absl::StrCat(text, "; end the holder, or wait for its end; ", kSeparateJobs, " [EPD-1006]"));
 }
 
 absl::Status TenantSpecError(const RankHolder& who, const GroupSpec& brought,
@@ -148,6 +152,13 @@ absl::Status TenantSpecError(const RankHolder& who, const GroupSpec& brought,
       Quoted(brought), " ", Describe(who, "wrong_spec"), ": tenant \"", present.tenant,
       "\" serves the group with another spec: ", fields,
       "; tenants of one group share its spec, so give the same one or use another group name"));
+}
+
+std::string DescribeRival(const RivalClaim& rival) {
+  return absl::StrCat(
+      "rank ", rival.who.rank.value, " is also claimed by ",
+      DescribeOne({rival.who, rival.waits ? "waits_for_this_run_to_end" : "refused"}), "; ",
+      kSeparateJobs);
 }
 
 std::string Named(const WorkerId& worker) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "daemon/control/snapshots.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
@@ -86,6 +87,15 @@ struct NodeToCompare {
 absl::Status CompareNodes(const std::string& group, const std::vector<NodeToCompare>& nodes,
                           bool check_nccl);
 inline constexpr absl::Duration kMaxClockOffset = absl::Minutes(1);
+
+// "rank 0 is also claimed by ...": for the group that holds it.
+std::string DescribeRival(const RivalClaim& rival);
+
+// What to do where two jobs may have met; the same words in every text.
+inline constexpr absl::string_view kSeparateJobs =
+    "if two jobs met under one name, give the jobs different job=/EPD_JOB (in C: another group "
+    "name "
+    "or instance)";
 
 // "node a7" of the CPU's worker, "node a7 cuda:1" of a GPU's.
 std::string Named(const WorkerId& worker);

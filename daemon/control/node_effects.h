@@ -132,6 +132,14 @@ struct EndSession {
 
 // GroupTransition: this node has learnt of it, without the event; for its log. The coordinator's own log has all.
 
+// For the log: another process asks for a rank of the group, which one of this node's group holds.
+struct RankContested {
+  GroupId group;
+  std::string name;
+  Epoch epoch;
+  RivalClaim rival;
+};
+
 struct RpcDone {
   RequestId request;
   absl::Status status;
@@ -143,6 +151,6 @@ struct ShutdownDone {};
 using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, ForgetArenas, DrainTenant,
                                 MakeUniqueId, InitCommunicator, ReplyJoined, ReplyFailed, ReplyLeft,
                                 NotifyReform, NotifyDraining, NotifyGroupEnded, EndSession,
-                                GroupTransition, RpcDone, ShutdownDone>;
+                                GroupTransition, RankContested, RpcDone, ShutdownDone>;
 
 }  // namespace epd

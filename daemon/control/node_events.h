@@ -28,6 +28,7 @@ struct SessionAttached {
   std::string host;
   std::string name;
   std::string version = {};  // Of the client.
+  int64_t started = 0;       // Its process, in seconds of Unix time; 0: not said.
 };
 
 // Its socket has closed or its process is dead. Nothing about this session may be sent afterwards.

@@ -45,6 +45,7 @@ struct Claim {
   int32_t pid = 0;
   std::string client_name;
   std::string client_version;
+  int64_t started = 0;  // The client's process, in seconds of Unix time; 0: not said.
   GroupSpec spec;
   std::vector<Rank> ranks;          // In the order of the Join.
   std::vector<WorkerName> workers;  // Of its node, which serves each of `ranks`; one: all of them.
@@ -208,6 +209,17 @@ struct ServingWorker {
   friend bool operator==(const ServingWorker&, const ServingWorker&) = default;
 };
 
+// A process that asked for a rank of a group which another one holds: perhaps two jobs have met under one name.
+struct RivalClaim {
+  RankHolder who;  // `rank`: what it asked for.
+  bool waits =
+      false;  // It belongs to another run (spec.instance) and waits for this one's end; false: it was refused.
+
+  friend bool operator==(const RivalClaim&, const RivalClaim&) = default;
+};
+// An operator looks at the newest; a process that asks again and again is one.
+inline constexpr size_t kMaxRivals = 16;
+
 // What everybody who speaks of one tenant of a group says of it.
 struct GroupFacts {
   GroupId id;
@@ -217,6 +229,7 @@ struct GroupFacts {
   Formation formation;  // Zero before the first start.
   Formation served;     // The last that was READY, by anybody's knowledge; zero: none.
   absl::Status cause;   // Why it is not READY: what ended `served`.
+  std::vector<RivalClaim> rivals = {};  // The newest last.
 
   friend bool operator==(const GroupFacts&, const GroupFacts&) = default;
 };

@@ -34,6 +34,8 @@ struct RankHolder {
   std::string client_name;
   std::string client_version = {};
   WorkerName worker = {};  // Of its node, which serves it.
+  // When its process started, in seconds of Unix time; 0: nobody said.
+  int64_t started = 0;
 
   WorkerId server() const { return {node, worker}; }
   friend bool operator==(const RankHolder&, const RankHolder&) = default;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
+#include "daemon/control/formation_errors.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
 #include "daemon/observe/user_log.h"
@@ -115,6 +116,15 @@ struct EffectSender::NodeSwitch {
                {"from", StateName(e.from)},
                {"to", StateName(e.to)},
                {"why", e.why.message()}});
+  }
+  void operator()(const RankContested& e) const {
+    // A run that waits for the one before is no mistake by itself.
+    LogOfUser(kNoUid, e.rival.waits ? LogLevel::kInfo : LogLevel::kWarn, "rank contested",
+              {{"group", e.name},
+               {"group_id", e.group.value},
+               {"epoch", e.epoch.value},
+               {"rank", e.rival.who.rank.value},
+               {"why", DescribeRival(e.rival)}});
   }
   void operator()(const RpcDone& e) const { to.requests.Finish(e.request, {e.status, e.group}); }
   void operator()(const ShutdownDone&) const { to.shutdown_done(); }

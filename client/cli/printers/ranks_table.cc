@@ -18,6 +18,14 @@ std::string Experts(const epd::v1::Rank& rank) {
 
 }  // namespace
 
+std::string ContestedText(const epd::v1::Rank& rank) {
+  std::string text;
+  for (const std::string& rival : rank.contested_by())
+    absl::StrAppend(&text, "contested: group ", rank.group(),
+                    rank.tenant().empty() ? "" : " tenant ", rank.tenant(), ": ", rival, "\n");
+  return text;
+}
+
 std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
   using R = epd::v1::Rank;
   const Fields<R> fields = {
@@ -37,7 +45,9 @@ std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
       {"PROGRAM", [](const R& r) { return r.program(); }, Align::kLeft, true},
       {"METADATA", [](const R& r) { return r.metadata(); }, Align::kLeft, true},
   };
-  return MakeTable(ranks.ranks(), fields, "no ranks\n");
+  std::string text = MakeTable(ranks.ranks(), fields, "no ranks\n");
+  for (const R& rank : ranks.ranks()) absl::StrAppend(&text, ContestedText(rank));
+  return text;
 }
 
 }  // namespace epd::cli

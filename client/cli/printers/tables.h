@@ -29,6 +29,8 @@ std::string QuotaText(const epd::v1::Quota& quota);
 std::string UsersTable(const google::protobuf::RepeatedPtrField<epd::v1::User>& users);
 std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions);
 std::string RanksTable(const epd::v1::ListRanksResponse& ranks);
+// A line for each process that asked for the rank while another one held it.
+std::string ContestedText(const epd::v1::Rank& rank);
 std::string MemoryTable(const epd::v1::GetMemoryResponse& memory);
 std::string PlanTable(const epd::v1::PlanMemoryResponse& plan);
 std::string HealthTable(const HealthReport& health);

@@ -39,6 +39,9 @@ std::string WhyText(const epd::v1::ExplainGroupResponse& why, bool all_past) {
   if (text.empty()) text = absl::StrCat("group ", why.name(), " has ended\n");
   absl::StrAppend(&text, "culprit: ", why.culprit().empty() ? "nobody" : why.culprit(), "\n  ",
                   why.evidence(), "\n");
+  for (const epd::v1::Group& tenant : why.tenants()) {
+    for (const epd::v1::Rank& rank : tenant.ranks()) text += ContestedText(rank);
+  }
   for (const std::string& unanswered : why.unanswered())
     absl::StrAppend(&text, "no answer: ", unanswered, "\n");
   for (const epd::v1::OpenOperation& operation : why.operations()) {

@@ -20,6 +20,10 @@ void LocalGroups::Take(const ClusterView& view) {
       outbox_.Add(GroupTransition{theirs.id, Title(theirs.spec), theirs.epoch, theirs.formation,
                                   from, theirs.state, theirs.cause});
     }
+    for (const RivalClaim& rival : theirs.rivals) {
+      if (!absl::c_linear_search(group.view.rivals, rival))
+        outbox_.Add(RankContested{theirs.id, Title(theirs.spec), theirs.epoch, rival});
+    }
     TakeView(view.coordinator, theirs, group);
     EndUnserved(group);
     if (LastServed(group) && !theirs.cause.ok()) group.view.cause = FirstCause(group, theirs.cause);

@@ -33,6 +33,7 @@ absl::Status MembershipTable::Join(const JoinRequested& event, const SessionAtta
   claim.pid = client.pid;
   claim.client_name = client.name;
   claim.client_version = client.version;
+  claim.started = client.started;
   claim.spec = event.spec;
   claim.ranks = event.ranks;
   claim.workers = event.workers;

@@ -118,7 +118,8 @@ RankHolder ClaimTable::Holder(const ClaimKey& key, Rank rank) const {
           .pid = claim.pid,
           .client_name = claim.client_name,
           .client_version = claim.client_version,
-          .worker = claim.worker_of_rank(index)};
+          .worker = claim.worker_of_rank(index),
+          .started = claim.started};
 }
 
 WorkerId ClaimTable::Worker(const ClaimKey& key, Rank rank) const {

@@ -1,5 +1,6 @@
 #include "daemon/control/rendezvous/placement.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/resumable.h"
 
@@ -35,14 +36,35 @@ void Placement::Place(const ClaimKey& key) {
         key, absl::FailedPreconditionError(absl::StrCat(
                  Label(*group), " phase=draining: takes no new members; join once it is closed")));
   } else if (claim.spec.instance != group->spec.instance) {
-    claims_.Wait(key, absl::StrCat("instance \"", group->spec.instance, "\" of the group, ",
-                                   std::string(Name(group->state)),
-                                   ", must end first: ", DescribeAll(reports_.Holders(*group))));
+    NoteRival(*group, key, /*waits=*/true);
+    claims_.Wait(key, absl::StrCat("it is of another run, instance \"", claim.spec.instance,
+                                   "\"; that with instance \"", group->spec.instance,
+                                   "\" of the group, ", std::string(Name(group->state)),
+                                   ", must end first: ", DescribeAll(reports_.Holders(*group)),
+                                   "; ", kSeparateJobs));
   } else if (group->state == GroupState::kForming) {
     PlaceIntoForming(*group, key);
   } else {
     PlaceIntoFormed(*group, key);
   }
+}
+
+void Placement::NoteRival(ClusterGroup& group, const ClaimKey& key, bool waits) {
+  const Claim& claim = claims_.At(key).claim;
+  bool fresh = false;
+  for (const Rank rank : claim.ranks) {
+    if (group.ranks.holders.count(rank) == 0) continue;
+    const RivalClaim rival{claims_.Holder(key, rank), waits};
+    const auto same = absl::c_find_if(group.rivals, [&](const RivalClaim& known) {
+      return known.waits == waits && known.who.rank == rank && known.who.node == key.node &&
+             (known.who.pid != 0 ? known.who.pid == claim.pid : known.who.session == key.session);
+    });
+    if (same != group.rivals.end()) continue;
+    group.rivals.push_back(rival);
+    if (group.rivals.size() > kMaxRivals) group.rivals.erase(group.rivals.begin());
+    fresh = true;
+  }
+  if (fresh) groups_.Touch(group);
 }
 
 void Placement::PlaceIntoNew(const ClaimKey& key) {
@@ -87,6 +109,7 @@ void Placement::PlaceIntoFormed(ClusterGroup& group, const ClaimKey& key) {
       group.state == GroupState::kReady || group.state == GroupState::kBootstrapping;
   if (settled) {
     if (held.empty()) held = reports_.Holders(group);  // Another number of ranks.
+    NoteRival(group, key, /*waits=*/false);
     claims_.Fail(key,
                  RankHeldError(group.spec, group.epoch, held, Differences(claim.spec, group.spec)));
   } else if (group.ranks.no_replacement) {

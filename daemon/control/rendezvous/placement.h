@@ -27,6 +27,8 @@ class Placement {
   void PlaceIntoNew(const ClaimKey& key);
   void PlaceIntoForming(ClusterGroup& group, const ClaimKey& key);
   void PlaceIntoFormed(ClusterGroup& group, const ClaimKey& key);
+  // Tells the group of a claim for ranks that its members hold; once per process and rank.
+  void NoteRival(ClusterGroup& group, const ClaimKey& key, bool waits);
 
   Incarnation coordinator_;
   ClaimTable& claims_;

@@ -76,6 +76,7 @@ void AttachServer::Save(v1::HandoverClients& out, OutgoingFds& fds) const {
     added.set_client_name(session->client_name);
     added.set_client_version(session->client_version);
     added.set_traceparent(session->traceparent);
+    added.set_started(session->started);
     added.set_version(session->version);
     added.set_features(session->features);
     added.set_since(PutTime(session->since));
@@ -101,6 +102,7 @@ absl::Status AttachServer::Restore(const v1::HandoverClients& in, IncomingFds& f
     session->client_name = known.client_name();
     session->client_version = known.client_version();
     session->traceparent = known.traceparent();
+    session->started = known.started();
     session->version = known.version();
     session->features = known.features();
     session->since = GetTime(known.since());

@@ -98,6 +98,7 @@ absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& sess
   session.client_name = text::Clean(attach.client_name(), limits::kNameBytes);
   session.client_version = text::Clean(attach.client_version(), limits::kNameBytes);
   session.traceparent = text::Clean(attach.traceparent(), limits::kNameBytes);
+  session.started = std::max<int64_t>(attach.started(), 0);
   session.since = MonotonicNow();
   absl::StatusOr<WorkerSlots> slots = MakeWorkerSlots(session.id, options_.incarnation, layout);
   if (!slots.ok()) return slots.status();

@@ -79,6 +79,7 @@ struct AttachSession {
   std::string client_name;  // As the client said, made clean (text.h): at most 200 bytes.
   std::string client_version;
   std::string traceparent;  // As the client said; whoever shows it parses it.
+  int64_t started = 0;      // The process, as the client said: seconds of Unix time, 0: not said.
   uint32_t version = 0;     // The protocol's.
   uint64_t features = 0;
   absl::Time since;  // Monotonic.

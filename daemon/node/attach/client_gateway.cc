@@ -36,7 +36,7 @@ ClientGateway::ClientGateway(Options options, EventSink sink, WorkerTable& worke
 void ClientGateway::OnAttached(const AttachSession& session) {
   if (WorkerEntry* cpu = workers_.Find(kCpuWorker)) cpu->gateway.AddSession(session);
   sink_(SessionAttached{session.id, session.peer.pid, session.peer.uid, options_.host,
-                        session.client_name, session.client_version});
+                        session.client_name, session.client_version, session.started});
 }
 
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,

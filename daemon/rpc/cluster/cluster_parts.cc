@@ -90,6 +90,7 @@ v1::ClusterMember ToProto(const RankHolder& holder) {
   member.set_arena_index(holder.arena_index);
   member.set_client_version(holder.client_version);
   member.set_worker(ToString(holder.worker));
+  member.set_started(holder.started);
   return member;
 }
 
@@ -102,6 +103,7 @@ absl::Status Get(const v1::ClusterMember& member, RankHolder& holder) {
   holder.pid = member.pid();
   holder.client_name = GetText(member.client_name());
   holder.client_version = GetText(member.client_version());
+  holder.started = member.started();
   return GetName(member.worker(), "member.worker", holder.worker);
 }
 

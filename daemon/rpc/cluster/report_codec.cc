@@ -19,6 +19,7 @@ void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_pid(claim.pid);
   out.set_client_name(claim.client_name);
   out.set_client_version(claim.client_version);
+  out.set_started(claim.started);
   *out.mutable_spec() = ToProto(claim.spec);
   for (const Rank rank : claim.ranks) out.add_ranks(rank.value);
   out.set_worker(ToString(claim.worker_of_rank(0)));
@@ -49,6 +50,7 @@ absl::Status GetClaim(const v1::ClusterClaim& in, Claim& claim) {
   claim.pid = in.pid();
   claim.client_name = GetText(in.client_name());
   claim.client_version = GetText(in.client_version());
+  claim.started = in.started();
   for (const uint32_t rank : in.ranks()) claim.ranks.emplace_back(rank);
   claim.min_epoch = Epoch(in.min_epoch());
   claim.remaining = FromProto(in.remaining());

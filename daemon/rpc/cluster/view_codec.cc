@@ -22,6 +22,11 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_own_members_only(group.own_members_only);
   out.set_kept(group.kept);
   for (const RankHolder& dead : group.dead) *out.add_dead() = ToProto(dead);
+  for (const RivalClaim& rival : group.rivals) {
+    v1::ClusterRival& added = *out.add_rivals();
+    *added.mutable_who() = ToProto(rival.who);
+    added.set_waits(rival.waits);
+  }
   *out.mutable_base_cause() = ToProto(group.base_cause);
   out.set_id_wanted(group.id_maker.has_value());
   if (group.id_maker.has_value()) out.set_id_maker(ToString(*group.id_maker));
@@ -93,6 +98,11 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.members = std::move(members);
   for (const v1::ClusterMember& dead : in.dead())
     status.Update(Get(dead, group.dead.emplace_back()));
+  for (const v1::ClusterRival& rival : in.rivals()) {
+    RivalClaim& added = group.rivals.emplace_back();
+    status.Update(Get(rival.who(), added.who));
+    added.waits = rival.waits();
+  }
   group.base_cause = FromProto(in.base_cause());
   group.id_stays = in.id_stays();
   group.id_known = in.id_known();

@@ -27,12 +27,14 @@ void PutSession(const AttachedSession& session, v1::HandoverControl::Session& ou
   out.set_host(session.client.host);
   out.set_name(session.client.name);
   out.set_version(session.client.version);
+  out.set_started(session.client.started);
   out.set_state(static_cast<uint32_t>(session.state) + 1);
 }
 
 absl::Status GetSession(const v1::HandoverControl::Session& in, NodeState& state) {
   AttachedSession& session = state.sessions[SessionId(in.id())];
-  session.client = {SessionId(in.id()), in.pid(), in.uid(), in.host(), in.name(), in.version()};
+  session.client = {SessionId(in.id()), in.pid(),     in.uid(),    in.host(),
+                    in.name(),          in.version(), in.started()};
   return GetEnum(static_cast<int>(in.state()), SessionState::kGone, "session.state", session.state);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
+#include "daemon/control/formation_errors.h"
 
 namespace epd {
 namespace {
@@ -157,6 +158,8 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     if (is_local) out.set_worker(ToString(held.holder.worker));
     if (oldest.operation != nullptr) FillPhase(oldest, out);
   }
+  for (auto rival = group.rivals.rbegin(); rival != group.rivals.rend(); ++rival)
+    ranks[rival->who.rank.value].add_contested_by(DescribeRival(*rival));
   for (uint32_t expert = 0; expert < group.spec.num_experts; ++expert) {
     ranks[ExpertOwner(group.spec, expert).value].add_experts(expert);
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "daemon/control/formation_errors.h"
 #include "tests/unit/daemon/control/small_cluster.h"
 
 namespace epd {
@@ -197,6 +198,57 @@ TEST(FormationTest, AnotherInstanceWaitsUntilTheOldOneHasGone) {
   ASSERT_EQ(c.joined[2].size(), 1u);
   EXPECT_NE(c.joined[2][0].group, c.joined[1][0].group);
   EXPECT_GT(c.joined[2][0].epoch, c.joined[1][0].epoch);
+}
+
+// Two jobs have met under one name: A0 and B1 are a group, B0 comes.
+TEST(FormationTest, ARankThatIsClaimedOfAReadyGroupIsToldToTheHoldersGroup) {
+  SmallCluster c(2);
+  c.AttachAndJoin(0, 1, SmallSpec(2), {0});
+  c.AttachAndJoin(1, 2, SmallSpec(2), {1});
+  c.Give(1, SessionAttached{SessionId{3}, 3, 0, "host1", "python3 other.py", "0.1.0", 1700000000});
+  c.Join(1, 3, 1, SmallSpec(2), {0});
+  ASSERT_EQ(c.failed[3].size(), 1u);
+  EXPECT_THAT(Text(c.failed[3][0]),
+              AllOf(HasSubstr("ALREADY_EXISTS"), HasSubstr("rank=0 host=host0 pid=1"),
+                    HasSubstr("give the jobs different job=/EPD_JOB")));
+  EXPECT_EQ(c.Group().state, GroupState::kReady);
+  for (const auto& node : c.nodes) {
+    ASSERT_EQ(node.contested.size(), 1u);
+    EXPECT_THAT(
+        DescribeRival(node.contested[0].rival),
+        AllOf(HasSubstr("rank 0 is also claimed by"), HasSubstr("host=host1 pid=3"),
+              HasSubstr("client=python3 other.py"), HasSubstr("started=2023-11-14T22:13:20"),
+              HasSubstr("give the jobs different job=/EPD_JOB")));
+    ASSERT_EQ(node.control->Groups()[0].view.rivals.size(), 1u);
+  }
+  // It asks again and again: nobody is told twice.
+  c.Join(1, 3, 2, SmallSpec(2), {0});
+  EXPECT_EQ(c.failed[3].size(), 2u);
+  EXPECT_EQ(c.nodes[0].contested.size(), 1u);
+  EXPECT_EQ(c.Group().rivals.size(), 1u);
+}
+
+TEST(FormationTest, OnlyTheNewestRivalsAreKept) {
+  SmallCluster c(1);
+  c.AttachAndJoin(0, 1, SmallSpec(1), {0});
+  for (uint64_t session = 2; session < 2 + 2 * kMaxRivals; ++session)
+    c.AttachAndJoin(0, session, SmallSpec(1), {0});
+  ASSERT_EQ(c.Group().rivals.size(), kMaxRivals);
+  EXPECT_EQ(c.Group().rivals.back().who.pid, static_cast<int>(1 + 2 * kMaxRivals));
+}
+
+TEST(FormationTest, AnotherRunThatWaitsForAHeldRankIsToldToTheHoldersGroup) {
+  SmallCluster c(1);
+  c.AttachAndJoin(0, 1, SmallSpec(1), {0});
+  GroupSpec next = SmallSpec(1);
+  next.instance = "next";
+  c.AttachAndJoin(0, 2, next, {0});
+  ASSERT_EQ(c.Group().rivals.size(), 1u);
+  EXPECT_TRUE(c.Group().rivals[0].waits);
+  c.Pass(absl::Minutes(2));
+  ASSERT_EQ(c.failed[2].size(), 1u);
+  EXPECT_THAT(Text(c.failed[2][0]), AllOf(HasSubstr("instance \"next\""),
+                                          HasSubstr("give the jobs different job=/EPD_JOB")));
 }
 
 TEST(FormationTest, WithoutACoordinatorAJoinFailsAfterItsDeadline) {

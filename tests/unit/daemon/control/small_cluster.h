@@ -51,6 +51,7 @@ class SmallCluster {
     int num_drains = 0;
     int num_drains_in_order = 0;
     std::vector<GroupTransition> transitions;
+    std::vector<RankContested> contested;
   };
 
   explicit SmallCluster(size_t num_nodes, const std::vector<NodeFacts>& facts = {}) {
@@ -270,6 +271,8 @@ class SmallCluster {
       shutdown_done = true;
     } else if (const auto* e = std::get_if<GroupTransition>(&effect)) {
       node.transitions.push_back(*e);
+    } else if (const auto* rival = std::get_if<RankContested>(&effect)) {
+      node.contested.push_back(*rival);
     }
   }
 

@@ -47,6 +47,7 @@ NodeReport FullReport() {
   claim.pid = 9;
   claim.client_name = "c";
   claim.client_version = "v";
+  claim.started = 30;
   claim.spec = Spec();
   claim.ranks = {Rank(1), Rank(0)};
   claim.workers = {WorkerName{3}, WorkerName{4}};
@@ -152,6 +153,9 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   group.own_members_only = true;
   group.kept = true;
   group.dead = {{Rank(0), NodeId{"a"}, SessionId(11), 12, "i", 13, "d", "w", WorkerName{8}}};
+  RankHolder rival = group.dead[0];
+  rival.started = 31;
+  group.rivals = {{rival, /*waits=*/true}};
   group.bases = {{Rank(1), Program(4), 14}};
   group.base_cause = absl::UnavailableError("base");
   group.id_maker = WorkerName{8};
