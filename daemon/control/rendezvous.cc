@@ -218,6 +218,12 @@ Rendezvous::Effects Rendezvous::SetKept(absl::Time now, const std::vector<Persis
   return parts_->Finish();
 }
 
+Rendezvous::Effects Rendezvous::RefuseToKeep(absl::Time now, const absl::Status& why) {
+  parts_->changes.Begin(now);
+  parts_->orders.RefuseToKeep(why);
+  return parts_->Finish();
+}
+
 Rendezvous::Effects Rendezvous::Tick(absl::Time now) {
   parts_->nodes.Look(now);
   if (now < parts_->Due()) return {};

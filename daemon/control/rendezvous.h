@@ -117,6 +117,8 @@ class Rendezvous {
 
   // The next coordinator would hear of exactly these, see Persistent().
   Effects SetKept(absl::Time now, const std::vector<PersistentGroup>& kept);
+  // Somebody would keep them, and the store refuses, because of `why`: orders that wait for it are answered so.
+  Effects RefuseToKeep(absl::Time now, const absl::Status& why);
 
   // Runs what is due. Call at NextDeadline(); more often does no harm.
   Effects Tick(absl::Time now);

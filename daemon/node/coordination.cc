@@ -60,7 +60,7 @@ void Coordination::Start() {
   });
 }
 
-void Coordination::Call(const std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>& call) {
+void Coordination::Call(const Change& call) {
   role_.AssertHeld();
   ports_.changed();
   for (const RendezvousEffect& effect : call(*rendezvous_, MonotonicNow())) ports_.perform(effect);

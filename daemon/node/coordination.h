@@ -71,7 +71,8 @@ class Coordination {
   void Start();
 
   // Runs one call of this epd's own coordinator, and its effects.
-  void Call(const std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>& call);
+  using Change = std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>;
+  void Call(const Change& call);
 
   // Where control's report and the own coordinator's views go.
   void Report(const NodeReport& report);

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "daemon/core/backoff.h"
 #include "daemon/observe/log.h"
 #include "daemon/tls/address.h"
 
@@ -20,7 +21,9 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(2);
 constexpr absl::Duration kBetween = absl::Milliseconds(500);
-constexpr absl::Duration kRetry = absl::Seconds(2);
+// Of a collector that takes nothing. Workers stop keeping what nobody asks for; see kKeepForSeconds.
+constexpr Backoff::Policy kRetries = {absl::Seconds(1), absl::Seconds(15), absl::InfiniteDuration(),
+                                      Backoff::kTowardsOthers};
 constexpr absl::Duration kCall = absl::Seconds(5);
 // Workers go on for so long after this thread has asked last.
 constexpr int64_t kKeepForSeconds = 30;
@@ -159,18 +162,23 @@ void TraceExporter::NoteResult(const absl::Status& result) {
 void TraceExporter::Run() {
   v1::GetTraceRequest request;
   request.mutable_keep_for()->set_seconds(kKeepForSeconds);
+  Backoff retries(kRetries, static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())));
   absl::Duration pause = absl::ZeroDuration();
   while (!Sleep(pause)) {
     pause = kBetween;
+    bool refused = false;
     const v1::LocalTrace said = AskNode(request);
     for (const v1::NodeTrace& trace : said.traces()) {
       v1::TraceCursor* cursor = nullptr;
       for (v1::TraceCursor& known : *request.mutable_cursors()) {
         if (known.worker() == trace.worker()) cursor = &known;
       }
-      if (trace.page().ranks_size() > 0 && !SendOne(trace)) {
-        pause = kRetry;
-        continue;
+      if (trace.page().ranks_size() > 0) {
+        if (!SendOne(trace)) {
+          refused = true;
+          continue;
+        }
+        retries.Reset();
       }
       if (trace.page().num_lost() > 0)
         Log(LogLevel::kWarn, "traces were lost before they could be sent",
@@ -180,8 +188,9 @@ void TraceExporter::Run() {
       cursor->set_worker(trace.worker());
       cursor->set_worker_incarnation(trace.worker_incarnation());
       cursor->set_next(trace.page().next());
-      if (trace.page().more() && pause == kBetween) pause = absl::ZeroDuration();
+      if (trace.page().more()) pause = absl::ZeroDuration();
     }
+    if (refused) pause = retries.AfterFailure();
   }
 }
 

@@ -3,12 +3,38 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
 
+namespace {
+
+// Codes of the same state.
+absl::StatusCode KindOf(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) ? absl::StatusCode::kUnavailable : status.code();
+}
+
+}  // namespace
+
+void Election::Note(StoreCall call, const absl::Status& status, Actions& actions) {
+  failing_[call] = status;
+  const auto fails = [](const auto& one) { return !one.second.ok(); };
+  // What is said already stays so, as long as any call fails in that way.
+  const auto said = absl::c_find_if(failing_, [&](const auto& one) {
+    return fails(one) && KindOf(one.second) == KindOf(problem_);
+  });
+  if (said != failing_.end()) return;
+  const auto first = absl::c_find_if(failing_, fails);
+  const absl::Status now = first == failing_.end() ? absl::OkStatus() : first->second;
+  if (now.ok() && problem_.ok()) return;
+  problem_ = now;
+  actions.emplace_back(StoreProblem{now});
+}
+
 void Election::StepDown(const std::string& why, Actions& actions) {
   if (!std::exchange(leading_, false)) return;
+  Note(StoreCall::kKeep, absl::OkStatus(), actions);
   actions.emplace_back(NoLeader{absl::UnavailableError(
       absl::StrCat("node ", options_.node, " no longer coordinates: ", why))});
   told_ = true;
@@ -16,12 +42,14 @@ void Election::StepDown(const std::string& why, Actions& actions) {
 
 void Election::TryToLead(absl::Time now, int64_t expected, Actions& actions) {
   if (!options_.can_lead || campaigning_ || leading_ || !HoldsLease(now)) return;
+  if (now < may_campaign_) return;
   campaigning_ = true;
   actions.emplace_back(Campaign{expected, ceiling_});
 }
 
 Election::Actions Election::OnLease(absl::Time now, absl::Time asked) {
   Actions actions;
+  Note(StoreCall::kLease, absl::OkStatus(), actions);
   lease_until_ = std::max(lease_until_, asked + options_.lease - options_.margin);
   if (!key_.has_value() && store_revision_ != 0) TryToLead(now, 0, actions);
   return actions;
@@ -37,10 +65,14 @@ Election::Actions Election::OnLeaseLost(absl::Time) {
 Election::Actions Election::OnKey(absl::Time now, const std::optional<Leadership>& key,
                                   int64_t revision, uint64_t ceiling) {
   Actions actions;
-  if (revision < store_revision_) {
-    actions.emplace_back(StoreProblem{absl::DataLossError(
-        absl::StrCat("etcd has lost its data: its revision was ", store_revision_, " and is ",
-                     revision, "; epochs go on above ", ceiling_))});
+  const bool lost_data = revision < store_revision_;
+  Note(StoreCall::kRead,
+       lost_data ? absl::DataLossError(absl::StrCat("etcd has lost its data: its revision was ",
+                                                    store_revision_, " and is ", revision,
+                                                    "; epochs go on above ", ceiling_))
+                 : absl::OkStatus(),
+       actions);
+  if (lost_data) {
     StepDown("etcd has lost its data", actions);
     key_.reset();
     told_ = false;
@@ -61,6 +93,9 @@ Election::Actions Election::OnKey(absl::Time now, const std::optional<Leadership
     return actions;
   }
   if (key.has_value()) {
+    // There is no need for a campaign: somebody new leads, or nobody was refused by the old one for long.
+    if (changed || now > may_campaign_ + 2 * options_.campaigns.max)
+      Note(StoreCall::kCampaign, absl::OkStatus(), actions);
     if (changed || !told_) actions.emplace_back(Follow{*key});
     told_ = true;
     return actions;
@@ -76,6 +111,8 @@ Election::Actions Election::OnKey(absl::Time now, const std::optional<Leadership
 Election::Actions Election::OnWon(absl::Time now, int64_t revision, const EpochBlock& block) {
   Actions actions;
   campaigning_ = false;
+  campaigns_.Reset();
+  Note(StoreCall::kCampaign, absl::OkStatus(), actions);
   ceiling_ = std::max(ceiling_, block.ceiling);
   if (!HoldsLease(now)) return actions;  // The key expires with the lease.
   if (key_.has_value() && key_->revision > revision) return actions;  // Replaced meanwhile.
@@ -88,14 +125,24 @@ Election::Actions Election::OnWon(absl::Time now, int64_t revision, const EpochB
 }
 
 Election::Actions Election::OnLost(absl::Time) {
+  Actions actions;
   campaigning_ = false;
-  return {};
+  Note(StoreCall::kCampaign, absl::OkStatus(), actions);
+  return actions;
 }
 
-Election::Actions Election::OnStoreError(absl::Time, const absl::Status& error) {
-  campaigning_ = false;
+Election::Actions Election::OnStoreDone(absl::Time, StoreCall call) {
   Actions actions;
-  actions.emplace_back(StoreProblem{error});
+  Note(call, absl::OkStatus(), actions);
+  return actions;
+}
+
+Election::Actions Election::OnStoreError(absl::Time now, StoreCall call,
+                                         const absl::Status& error) {
+  Actions actions;
+  campaigning_ = false;
+  if (call == StoreCall::kCampaign) may_campaign_ = now + campaigns_.AfterFailure();
+  Note(call, error, actions);
   return actions;
 }
 

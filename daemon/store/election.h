@@ -18,6 +18,8 @@
 //   reclaimed      Once faults end, some node leads, within the lease and a retry.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -25,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/backoff.h"
 #include "daemon/store/leadership.h"
 
 namespace epd {
@@ -49,10 +52,15 @@ struct Follow {
 struct NoLeader {
   absl::Status why;
 };
-// An operator must know; OK: what was said last is over.
+// An operator must know; OK: what was said last is over. Said once for each state of the store, however often it is
+// tried: a state is which call fails with which code, where no answer and a late one are the same.
 struct StoreProblem {
   absl::Status what;
 };
+
+// What is asked of the store. A store may refuse some of it and do the rest: one without space takes no writes, but
+// renews leases and is read.
+enum class StoreCall { kLease, kRead, kRegister, kCampaign, kKeep };
 
 using ElectionAction = std::variant<Campaign, Lead, Follow, NoLeader, StoreProblem>;
 
@@ -67,9 +75,14 @@ class Election {
     absl::Duration lease = absl::Seconds(3);
     // Steps down so long before its lease may expire: clocks drift, and stopping takes a moment.
     absl::Duration margin = absl::Milliseconds(500);
+    // Between campaigns that the store refuses.
+    Backoff::Policy campaigns = {absl::Milliseconds(200), absl::Seconds(3),
+                                 absl::InfiniteDuration(), Backoff::kTowardsOthers};
+    uint64_t seed = 0;  // Of its jitter.
   };
 
-  explicit Election(Options options) : options_(std::move(options)) {}
+  explicit Election(Options options)
+      : options_(std::move(options)), campaigns_(options_.campaigns, options_.seed) {}
 
   // The lease was granted or renewed; `asked` is when the request was sent.
   Actions OnLease(absl::Time now, absl::Time asked);
@@ -83,7 +96,9 @@ class Election {
   Actions OnWon(absl::Time now, int64_t revision, const EpochBlock& block);
   Actions OnLost(absl::Time now);
   // A call to the store has failed.
-  Actions OnStoreError(absl::Time now, const absl::Status& error);
+  Actions OnStoreError(absl::Time now, StoreCall call, const absl::Status& error);
+  // One that no other event tells of (kRegister, kKeep) has gone well.
+  Actions OnStoreDone(absl::Time now, StoreCall call);
   // Nobody listens at the address of the leader that is followed.
   Actions OnRefused(absl::Time now, const Leadership& leader);
   Actions OnTick(absl::Time now);
@@ -99,6 +114,8 @@ class Election {
   bool HoldsLease(absl::Time now) const { return now < lease_until_; }
   void StepDown(const std::string& why, Actions& actions);
   void TryToLead(absl::Time now, int64_t expected, Actions& actions);
+  // How `call` went. Says what an operator must know if that has changed.
+  void Note(StoreCall call, const absl::Status& status, Actions& actions);
 
   const Options options_;
   absl::Time lease_until_ = absl::InfinitePast();
@@ -108,6 +125,10 @@ class Election {
   bool told_ = false;           // Follow or NoLeader has been said for the present state.
   int64_t store_revision_ = 0;  // Highest seen.
   uint64_t ceiling_ = 0;        // Highest seen.
+  Backoff campaigns_;
+  absl::Time may_campaign_ = absl::InfinitePast();
+  std::map<StoreCall, absl::Status> failing_;  // How each call went last.
+  absl::Status problem_;                       // Said last.
 };
 
 }  // namespace epd

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/store/leadership.h"
@@ -15,11 +16,13 @@
 namespace epd {
 
 // As long as this node leads with `revision`, keep exactly `values` for its successors; `kept` is
-// called once they are.
+// called once they are. `refused`, which may be null, is called each time that the store answers and
+// does not take them; they are tried again.
 struct KeepRequest {
   int64_t revision = 0;
   KeptValues values;
   std::function<void()> kept;
+  std::function<void(const absl::Status&)> refused = nullptr;
 };
 
 // Thread-safe.

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -121,6 +122,26 @@ EtcdCalls::EtcdCalls(const EtcdAddress& address, EtcdAccess access)
   }
 }
 
+// What an operator does about an etcd that answers and refuses.
+std::string EtcdCalls::AdviceFor(const grpc::Status& refused) const {
+  const std::string& said = refused.error_message();
+  if (absl::StrContains(said, "database space exceeded")) {
+    return "; its database is full and takes no writes: etcdctl compact, then etcdctl defrag, then "
+           "etcdctl "
+           "alarm disarm";
+  }
+  if (absl::StrContains(said, "corrupt"))
+    return "; a member's data is damaged and takes no writes: see etcdctl alarm list";
+  if (refused.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
+    return absl::StrCat(
+        "; etcd_user '", access_.user,
+        "' must be allowed to read and write below it: etcdctl role grant-permission "
+        "--prefix=true ROLE readwrite ",
+        prefix_);
+  }
+  return "";
+}
+
 std::string EtcdCalls::Token() {
   const absl::MutexLock lock(&mutex_);
   return token_;
@@ -180,8 +201,8 @@ absl::Status EtcdCalls::Try(absl::Duration patience, Call call) {
     if (status.ok()) return absl::OkStatus();
     const auto got = static_cast<absl::StatusCode>(status.error_code());
     if (got != absl::StatusCode::kUnavailable && got != absl::StatusCode::kDeadlineExceeded)
-      return absl::Status(got,
-                          absl::StrCat("etcd ", endpoint.address, ": ", status.error_message()));
+      return absl::Status(got, absl::StrCat("etcd ", endpoint.address, ": ", status.error_message(),
+                                            AdviceFor(status)));
     code = got;
     said.push_back(absl::StrCat(endpoint.address, ": ", status.error_message()));
     current_ = (current_ + 1) % endpoints_.size();

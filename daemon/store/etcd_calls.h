@@ -102,6 +102,7 @@ class EtcdCalls {
   grpc::Status CallOne(Endpoint& endpoint, absl::Time deadline, Call call);
   grpc::Status LogIn(Endpoint& endpoint, absl::Time deadline);
   std::string Token();
+  std::string AdviceFor(const grpc::Status& refused) const;
 
   const EtcdAccess access_;
   std::string prefix_;  // "/epd/<cluster>/"

@@ -13,7 +13,15 @@ namespace {
 constexpr absl::Duration kCallPatience = absl::Seconds(1);
 // The watch says when to read; this is for when it is silent.
 constexpr absl::Duration kReadAnyway = absl::Milliseconds(500);
+// A store that is away is asked again soon, for a coordinator's lease is short, and not by all nodes at once.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
+constexpr absl::Duration kRarest = absl::Seconds(2);
+// A watch that lasted so long was good.
+constexpr absl::Duration kGoodWatch = absl::Seconds(10);
+
+Backoff::Policy Retries(absl::Duration max) {
+  return {std::min(kRetry, max), max, kGoodWatch, Backoff::kTowardsOthers};
+}
 
 absl::Time Now() {
   timespec now{};
@@ -30,7 +38,12 @@ EtcdElection::EtcdElection(Options options, std::function<void(StoreNews)> on_ne
       election_({.node = options_.self.node,
                  .incarnation = options_.self.incarnation,
                  .can_lead = !options_.self.address.empty(),
-                 .lease = options_.lease}) {
+                 .lease = options_.lease,
+                 .campaigns = Retries(options_.lease),
+                 .seed = options_.self.incarnation.value}),
+      leases_(Retries(std::min(options_.lease / 3, kRarest)), options_.self.incarnation.value + 1),
+      reads_(Retries(kRarest), options_.self.incarnation.value + 2),
+      keeps_(Retries(kRarest), options_.self.incarnation.value + 3) {
   thread_ = std::thread([this] { Run(); });
   watch_ = std::thread([this] { RunWatch(); });
 }
@@ -44,14 +57,21 @@ EtcdElection::~EtcdElection() {
 // A deposed coordinator's write fails by the revision; that it is deposed the watch says.
 void EtcdElection::WriteKept(KeepRequest wanted) {
   if (wanted.revision != leading_revision_) return;
-  if (wanted.values == stored_) return wanted.kept();
-  const absl::Status done = calls_.Keep(leading_revision_, stored_, wanted.values, Patience());
+  if (wanted.values != stored_ && Now() < next_keep_) return inbox_.PutBack(std::move(wanted));
+  absl::Status done;
+  if (wanted.values != stored_)
+    done = calls_.Keep(leading_revision_, stored_, wanted.values, Patience());
   if (done.ok()) {
     stored_ = wanted.values;
+    keeps_.Reset();
+    Perform(election_.OnStoreDone(Now(), StoreCall::kKeep));
     return wanted.kept();
   }
   if (absl::IsAborted(done)) return;
-  Perform(election_.OnStoreError(Now(), done));
+  next_keep_ = Now() + keeps_.AfterFailure();
+  Perform(election_.OnStoreError(Now(), StoreCall::kKeep, done));
+  const bool silent = absl::IsUnavailable(done) || absl::IsDeadlineExceeded(done);
+  if (!silent && wanted.refused != nullptr) wanted.refused(done);
   inbox_.PutBack(std::move(wanted));
 }
 
@@ -113,23 +133,39 @@ void EtcdElection::KeepLease() {
     status = absl::OkStatus();
   }
   if (status.ok() && lease_ == 0) {
+    registered_ = false;
     const absl::StatusOr<int64_t> granted = calls_.GrantLease(options_.lease, Patience());
     status = granted.status();
     if (granted.ok()) lease_ = *granted;
-    if (granted.ok())
-      status = calls_.Register(options_.self.node,
-                               options_.self.address.empty() ? "-" : options_.self.address, lease_,
-                               Patience());
   }
-  next_keepalive_ = Now() + (status.ok() ? options_.lease / 3 : kRetry);
-  Perform(status.ok() ? election_.OnLease(Now(), asked) : election_.OnStoreError(Now(), status));
+  if (!status.ok()) {
+    next_keepalive_ = Now() + leases_.AfterFailure();
+    return Perform(election_.OnStoreError(Now(), StoreCall::kLease, status));
+  }
+  leases_.Reset();
+  next_keepalive_ = Now() + options_.lease / 3;
+  if (!registered_) Register();
+  Perform(election_.OnLease(Now(), asked));
+}
+
+// One that fails is tried again with the lease's next renewal.
+void EtcdElection::Register() {
+  const std::string& address = options_.self.address;
+  const absl::Status done =
+      calls_.Register(options_.self.node, address.empty() ? "-" : address, lease_, Patience());
+  registered_ = done.ok();
+  Perform(done.ok() ? election_.OnStoreDone(Now(), StoreCall::kRegister)
+                    : election_.OnStoreError(Now(), StoreCall::kRegister, done));
 }
 
 void EtcdElection::ReadKeys() {
   absl::StatusOr<ClusterKeys> keys = calls_.Read(Patience());
-  next_read_ = Now() + (keys.ok() ? kReadAnyway : kRetry);
-  if (!keys.ok()) return Perform(election_.OnStoreError(Now(), keys.status()));
-  if (!last_problem_.empty()) Tell(StoreProblem{absl::OkStatus()});
+  if (!keys.ok()) {
+    next_read_ = Now() + reads_.AfterFailure();
+    return Perform(election_.OnStoreError(Now(), StoreCall::kRead, keys.status()));
+  }
+  reads_.Reset();
+  next_read_ = Now() + kReadAnyway;
   keys_ = *std::move(keys);
   if (keys_.leader.has_value()) settled_ = keys_;
   Perform(election_.OnKey(Now(), keys_.leader, keys_.revision, keys_.ceiling));
@@ -147,7 +183,7 @@ void EtcdElection::Perform(const Election::Actions& actions) {
 
 void EtcdElection::TryToWin(const Campaign& campaign) {
   const absl::StatusOr<Won> won = calls_.Win(options_.self, campaign, keys_, lease_, Patience());
-  next_read_ = absl::InfinitePast();
+  if (won.ok() || absl::IsAborted(won.status())) next_read_ = absl::InfinitePast();
   if (won.ok()) {
     leading_revision_ = won->revision;
     stored_ = won->kept;
@@ -158,14 +194,10 @@ void EtcdElection::TryToWin(const Campaign& campaign) {
     lease_ = 0;
     next_keepalive_ = absl::InfinitePast();
   }
-  Perform(election_.OnStoreError(Now(), won.status()));
+  Perform(election_.OnStoreError(Now(), StoreCall::kCampaign, won.status()));
 }
 
 void EtcdElection::Tell(ElectionAction action) {
-  if (const auto* problem = std::get_if<StoreProblem>(&action)) {
-    const std::string text(problem->what.message());
-    if (std::exchange(last_problem_, text) == text) return;  // Said already.
-  }
   StoreNews news{std::move(action), {}, {}};
   if (std::holds_alternative<Lead>(news.action)) {
     news.nodes = OthersToHear();
@@ -193,17 +225,21 @@ std::vector<std::string> EtcdElection::OthersToHear() const {
 }
 
 void EtcdElection::RunWatch() {
+  Backoff watches(Retries(kRarest), options_.self.incarnation.value + 4);
   while (!inbox_.stopping()) {
     grpc::ClientContext context;
     if (!inbox_.BeginWatch([&context] { context.TryCancel(); })) return;
+    const absl::Time began = Now();
     const auto stream = calls_.Watch(&context);
     etcdserverpb::WatchResponse response;
-    while (stream->Read(&response)) inbox_.Wake();
+    // etcd refuses a watch inside of a stream that stays open, with an old token for one. The next one has the token that
+    // the election's thread has got meanwhile.
+    while (stream->Read(&response) && !response.canceled()) inbox_.Wake();
     inbox_.EndWatch();
     context.TryCancel();
     stream->Finish();
     inbox_.Wake();
-    inbox_.RestUntilStopped(kRetry);
+    inbox_.RestUntilStopped(watches.AfterEnd(Now() - began));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/core/backoff.h"
 #include "daemon/store/election.h"
 #include "daemon/store/election_inbox.h"
 #include "daemon/store/etcd_calls.h"
@@ -66,6 +67,7 @@ class EtcdElection {
   void Turn();
   void GiveUp();
   void KeepLease();
+  void Register();
   void ReadKeys();
   void Perform(const Election::Actions& actions);
   void TryToWin(const Campaign& campaign);
@@ -85,8 +87,13 @@ class EtcdElection {
   absl::Time next_keepalive_ = absl::InfinitePast();
   absl::Time next_read_ = absl::InfinitePast();
   ClusterKeys keys_;
-  ClusterKeys settled_;  // The last ones with a coordinator.
-  std::string last_problem_;
+  ClusterKeys settled_;      // The last ones with a coordinator.
+  bool registered_ = false;  // Others read in etcd that this node lives.
+  // Between tries of what fails.
+  Backoff leases_;
+  Backoff reads_;
+  Backoff keeps_;
+  absl::Time next_keep_ = absl::InfinitePast();
   int64_t leading_revision_ = 0;  // Of this node's last win.
   KeptValues stored_;             // What etcd keeps, since then.
 

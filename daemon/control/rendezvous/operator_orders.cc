@@ -111,14 +111,28 @@ void OperatorOrders::SetKept(const std::vector<PersistentGroup>& kept) {
   for (const auto& [key, known] : orders_) changes_.MarkNode(key.first);
 }
 
+void OperatorOrders::EndUnkept(const NodeId& node, KnownOrder& known, const std::string& why) {
+  known.changed.clear();
+  known.status.Update(absl::UnavailableError(
+      absl::StrCat("it is done, but the store has not taken it, and a new coordinator would not "
+                   "know of it; ",
+                   why)));
+  changes_.MarkNode(node);
+}
+
+void OperatorOrders::RefuseToKeep(const absl::Status& why) {
+  for (auto& [key, known] : orders_) {
+    if (!known.done || IsKept(known)) continue;
+    EndUnkept(key.first, known,
+              absl::StrCat("the store's problem is: ", why.message(),
+                           "; mend it, then give the same order again"));
+  }
+}
+
 void OperatorOrders::Expire() {
   for (auto& [key, known] : orders_) {
     if (!known.done || known.deadline > changes_.now() || IsKept(known)) continue;
-    known.changed.clear();
-    known.status.Update(absl::UnavailableError(
-        "it is done, but the store has not taken it, and a new coordinator would not know of it; "
-        "see epctl doctor for the store's problem, then retry"));
-    changes_.MarkNode(key.first);
+    EndUnkept(key.first, known, "see epctl doctor for the store's problem, then retry");
   }
 }
 

@@ -31,6 +31,8 @@ class OperatorOrders {
   void DropNode(const NodeId& node);
   // The next coordinator would hear of exactly these.
   void SetKept(const std::vector<PersistentGroup>& kept);
+  // The store refuses to keep them: those that wait for it are answered with why.
+  void RefuseToKeep(const absl::Status& why);
   // Orders that wait for the group's end are done.
   void TakeEnded(const EndedGroup& ended);
   // Ends those that are done, but of which nobody promises that it stays so.
@@ -45,6 +47,7 @@ class OperatorOrders {
 
  private:
   void Keep(const std::vector<PersistentGroup>& kept);
+  void EndUnkept(const NodeId& node, KnownOrder& known, const std::string& why);
   void Execute(const NodeId& node, KnownOrder& known);
   void Create(KnownOrder& known);
   // Whether what the order has done would outlive this coordinator, as far as it should.

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/backoff.h"
 #include "daemon/node/handover/handover_fields.h"
-#include "daemon/node/loop/backoff.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/workers/hold_up.h"
 #include "daemon/node/workers/segment.h"

@@ -85,7 +85,10 @@ void ChosenCoordinator::OnNews(const StoreNews& news) {
     return node_.coordination().SetLeader("", std::string(none->why.message()));
   }
   if (const auto* problem = std::get_if<StoreProblem>(&news.action)) {
-    if (problem->what.ok()) return node_.coordination().SetStoreProblem("");
+    if (problem->what.ok()) {
+      Log(LogLevel::kInfo, "etcd problem is over");
+      return node_.coordination().SetStoreProblem("");
+    }
     Log(LogLevel::kError, "etcd problem",
         {{"code", absl::StatusCodeToString(problem->what.code())},
          {"why", problem->what.message()}});
@@ -103,7 +106,6 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
        {"epochs_above", won.block.floor},
        {"epochs_up_to", won.block.ceiling},
        {"waits_for_nodes", nodes.size()}});
-  node_.coordination().SetStoreProblem("");
   node_.coordination().SetLeader(absl::StrCat("(this node) ", node_.id().value), "");
   Leading how;
   how.floor = Epoch(won.block.floor);
@@ -118,14 +120,23 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
   how.keep = [this, weak = std::weak_ptr<int>(alive_),
               revision = won.revision](const std::vector<PersistentGroup>& groups) {
     if (weak.expired() || election_ == nullptr) return;
-    election_->Keep({revision, MakeStoreValues(groups), [this, weak, revision, groups] {
-                       node_.loop().Post([this, weak, revision, groups] {
-                         if (weak.expired() || !leading_ || revision != revision_) return;
-                         node_.coordination().Call([&groups](Rendezvous& own, absl::Time now) {
-                           return own.SetKept(now, groups);
-                         });
-                       });
-                     }});
+    const auto tell = [this, weak, revision](const Coordination::Change& change) {
+      node_.loop().Post([this, weak, revision, change] {
+        if (weak.expired() || !leading_ || revision != revision_) return;
+        node_.coordination().Call(change);
+      });
+    };
+    election_->Keep(
+        {.revision = revision,
+         .values = MakeStoreValues(groups),
+         .kept =
+             [tell, groups] {
+               tell([groups](Rendezvous& own, absl::Time now) { return own.SetKept(now, groups); });
+             },
+         .refused =
+             [tell](const absl::Status& why) {
+               tell([why](Rendezvous& own, absl::Time now) { return own.RefuseToKeep(now, why); });
+             }});
   };
   node_.coordination().Lead(how);
 }
@@ -135,7 +146,6 @@ void ChosenCoordinator::Follow(const Leadership& leader) {
   Forget(absl::StrCat("node ", leader.node, " coordinates now"));
   Log(LogLevel::kInfo, "following",
       {{"coordinator", leader.address}, {"node", leader.node}, {"revision", leader.revision}});
-  node_.coordination().SetStoreProblem("");
   node_.coordination().SetLeader(leader.address, "");
   remote_ = std::make_unique<RemoteCoordinator>(leader.address, node_, cluster_,
                                                 [this, leader] { election_->Refused(leader); });

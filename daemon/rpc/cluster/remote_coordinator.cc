@@ -19,7 +19,8 @@ namespace {
 // A connection that outlived a node's silence was good. Else a coordinator that stands still again and again would be tried
 // ever later, until it takes this node for lost.
 Backoff::Policy RetryPolicy(const Settings& settings) {
-  return {absl::Milliseconds(100), absl::Seconds(5), NodeSilence(settings)};
+  return {absl::Milliseconds(100), absl::Seconds(5), NodeSilence(settings),
+          Backoff::kTowardsOthers};
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
       no_ids_(WhyNoIds(node.settings(), address)),
       link_(address, node),
       clock_(link_, node.loop()),
-      backoff_(RetryPolicy(node.settings())) {}
+      backoff_(RetryPolicy(node.settings()), node.control().options().incarnation.value) {}
 
 void RemoteCoordinator::Open(absl::Time now) {
   opened_at_ = now;
@@ -172,10 +173,15 @@ void RemoteCoordinator::Lost(const absl::Status& why) {
   next_try_ = now + wait;
   const absl::Status cause = absl::UnavailableError(
       absl::StrCat("no connection to the coordinator ", address_, ": ", why.message()));
-  Log(LogLevel::kWarn, "coordinator lost",
-      {{"coordinator", address_},
-       {"why", why.ToString()},
-       {"next_try", absl::FormatDuration(wait)}});
+  // Once per state, however often it is tried.
+  const bool news = connected_ || why.code() != lost_with_;
+  lost_with_ = why.code();
+  if (news) {
+    Log(LogLevel::kWarn, "coordinator lost",
+        {{"coordinator", address_},
+         {"why", why.ToString()},
+         {"next_try", absl::FormatDuration(wait)}});
+  }
   if (std::exchange(connected_, false)) node_.Handle(CoordinatorLost{cause});
   // gRPC has no code of its own for it. Last: it may replace this object.
   if (on_refused_ && absl::StrContains(why.message(), "Connection refused")) on_refused_();

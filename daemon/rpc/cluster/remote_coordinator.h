@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "daemon/core/backoff.h"
 #include "daemon/node/cluster_ports.h"
-#include "daemon/node/loop/backoff.h"
 #include "daemon/node/node.h"
 #include "daemon/rpc/cluster/clock_probe.h"
 #include "daemon/rpc/cluster/cluster_link.h"
@@ -49,6 +49,7 @@ class RemoteCoordinator final : public CoordinatorLink {
   Backoff backoff_;
   uint64_t stream_number_ = 0;  // Of the newest stream; what older ones still say is ignored.
   bool connected_ = false;      // A view has come on this stream.
+  absl::StatusCode lost_with_ = absl::StatusCode::kOk;  // What the last try ended with, if it has.
   absl::Time opened_at_;
   absl::Time last_heard_;
   absl::Time next_try_ = absl::InfinitePast();

@@ -7,7 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "daemon/codec/codec.h"
 #include "daemon/node/random_number.h"
 #include "daemon/observe/log.h"
@@ -23,11 +25,30 @@ using Answered = RequestDeduplicator::Answer;
 
 // How long control may take to answer an order that waits for nobody.
 constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
+// Of a caller's patience this is left for the answer that says why there is none: a coordinator that cannot be reached has
+// its grace (2 s), too.
+constexpr absl::Duration kForTheAnswer = absl::Seconds(3);
+constexpr absl::Duration kLeastPatience = absl::Milliseconds(500);
 constexpr absl::Duration kDrainWithin = absl::Seconds(30);
 constexpr absl::Duration kLongestDrain = absl::Hours(24);
 
 std::string MakeKey(const char* method, const std::string& request_id) {
   return request_id.empty() ? "" : absl::StrCat(method, "/", request_id);
+}
+
+// How long an order may take that a caller waits for: he hears why it is late, rather than nothing.
+absl::Duration AnswerWithin(const grpc::ServerContextBase& context) {
+  const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
+  return std::clamp(left - kForTheAnswer, kLeastPatience, kAnswerWithin);
+}
+
+// With the store's problem, where an order could not be carried out for want of a coordinator.
+absl::Status WithStoreProblem(const Node& node, const absl::Status& status) {
+  const std::string& problem = node.coordination().store_problem();
+  const bool late = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
+  if (!late || problem.empty() || absl::StrContains(status.message(), problem)) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; this node's problem: ", problem));
 }
 
 // What an order does, for the log.
@@ -137,7 +158,7 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
                                              v1::CreateGroupResponse* response) {
   if (Unary* refused = Refused(context, *request)) return refused;
   const std::string by = gate_.callers().Describe(*context);
-  return AnswerLater(context, node_, [this, request, response, by](const Finish& finish) {
+  return AnswerLater(context, node_, [this, context, request, response, by](const Finish& finish) {
     absl::StatusOr<GroupSpec> spec = FromProto(request->spec(), node_.spec_defaults());
     absl::Status bad = spec.status();
     if (bad.ok()) bad = Validate(*spec);
@@ -145,7 +166,7 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
     const std::string& name = request->spec().name();
     const auto answered = [this, response, finish, name](const Answered& answer) {
       if (answer.status.ok()) *response->mutable_group() = GroupOrClosed(node_, answer.group, name);
-      finish(answer.status);
+      finish(WithStoreProblem(node_, answer.status));
     };
     const Done done =
         Logged({"create", name, request->spec().tenant(), request->request_id(), by}, answered);
@@ -157,7 +178,7 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
                                  .kind = OrderKind::kCreate,
                                  .spec = *std::move(spec),
                                  .proposed = GroupId(RandomNumber())},
-                                MonotonicNow() + kAnswerWithin});
+                                MonotonicNow() + AnswerWithin(*context)});
   });
 }
 
@@ -172,7 +193,7 @@ NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGro
       node_.WithFreshFigures([this, request, response, finish, drained, answer] {
         *response->mutable_group() = GroupOrClosed(node_, answer.group, request->name());
         FillDrained(node_, drained, *response);
-        finish(answer.status);
+        finish(WithStoreProblem(node_, answer.status));
       });
     };
     const std::optional<TenantOrder> order = Begin(
@@ -194,8 +215,10 @@ NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGro
                                             v1::CloseGroupResponse*) {
   if (Unary* refused = Refused(context, *request)) return refused;
   const std::string by = gate_.callers().Describe(*context);
-  return AnswerLater(context, node_, [this, request, by](const Finish& finish) {
-    const auto answered = [finish](const Answered& answer) { finish(answer.status); };
+  return AnswerLater(context, node_, [this, context, request, by](const Finish& finish) {
+    const auto answered = [this, finish](const Answered& answer) {
+      finish(WithStoreProblem(node_, answer.status));
+    };
     const std::optional<TenantOrder> order = Begin(
         node_, "close", *request,
         Logged({"close", request->name(), request->tenant(), request->request_id(), by}, answered));
@@ -204,7 +227,7 @@ NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGro
                                  .kind = OrderKind::kClose,
                                  .group = order->tenant,
                                  .name = request->name()},
-                                MonotonicNow() + kAnswerWithin});
+                                MonotonicNow() + AnswerWithin(*context)});
   });
 }
 

@@ -48,6 +48,9 @@ HealthFacts FactsOf(const Node& node) {
         coordination.leader().empty()
             ? absl::StrCat("no coordinator: ", coordination.why_no_leader())
             : absl::StrCat("no connection to the coordinator ", coordination.leader());
+    // Said once: as the cause.
+    if (coordination.leader().empty() && !facts.store_problem.empty())
+      absl::StrAppend(&facts.no_coordinator, ": ", std::exchange(facts.store_problem, ""));
   }
   return facts;
 }

@@ -4,7 +4,10 @@ that operators made before."""
 import json
 import os
 import signal
+import ssl
 import subprocess
+import time
+import urllib.request
 
 import attach_client as attach
 import certificates
@@ -13,6 +16,7 @@ import etcd_process
 import grpc
 import pytest
 import wait
+from node_calls import NodeApi
 
 pytestmark = pytest.mark.skipif(bool(etcd_process.missing()), reason=etcd_process.missing())
 
@@ -90,6 +94,24 @@ def _let_in_by_password(authority, address: str) -> None:
         call("AuthEnable", b"")
 
 
+def _allow_reading_alone(authority, address: str) -> None:
+    """Takes from epd's role what _let_in_by_password gave it, but for reading."""
+    credentials = grpc.ssl_channel_credentials((authority.folder / "ca.pem").read_bytes())
+    with grpc.secure_channel(address, credentials) as channel:
+
+        def call(method: str, request: bytes, **options) -> bytes:
+            return channel.unary_unary(f"/etcdserverpb.Auth/{method}")(
+                request, timeout=10, **options
+            )
+
+        answer = call("Authenticate", _string(1, "root") + _string(2, _PASSWORD))
+        at = 2 + answer[1]  # Behind the header, field 1: the token, field 2.
+        token = answer[at + 2 : at + 2 + answer[at + 1]].decode()
+        below_epd = b"\x08\x00" + _string(2, "/epd/") + _string(3, "/epd0")
+        request = _string(1, "epd") + bytes([0x12, len(below_epd)]) + below_epd
+        call("RoleGrantPermission", request, metadata=(("token", token),))
+
+
 def test_etcd_behind_tls_with_certificates_of_both_sides(etcd_of, epd_of, authority):
     wants_ours = ["--client-cert-auth", f"--trusted-ca-file={_file(authority, 'ca.pem')}"]
     etcd = etcd_of(*_tls_flags(authority), *wants_ours, tls=True)
@@ -129,6 +151,127 @@ def test_a_user_with_a_password_is_let_in_and_a_wrong_one_is_named(
     for daemon in (right, wrong, nobody):
         assert _PASSWORD not in daemon.log()
         assert daemon is right or 'event="leading"' not in daemon.log()
+
+
+def _number(field: int, value: int) -> bytes:
+    """A number's field of a protobuf, below 128 or of a member's id."""
+    out = bytes([field << 3])
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def _say_that_there_is_no_space(address: str, on: bool) -> None:
+    """Etcd's own alarm, with which it refuses writes until it is disarmed."""
+    action, no_space = (1 if on else 2), 1
+    with grpc.insecure_channel(address) as channel:
+        channel.unary_unary("/etcdserverpb.Maintenance/Alarm")(
+            _number(1, action) + _number(3, no_space), timeout=10
+        )
+
+
+def _writes_asked_of(address: str) -> int:
+    """How many transactions, grants and puts this etcd has answered."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    counted = [line for line in lines if line.startswith("grpc_server_handled_total{")]
+    kinds = ('grpc_method="Txn"', 'grpc_method="Put"', 'grpc_method="LeaseGrant"')
+    return sum(int(float(line.split()[-1])) for line in counted if any(k in line for k in kinds))
+
+
+_CREATE = ("create", "kept", "--ranks=2", "--experts=4", "--max-tokens-per-rank=16")
+_CREATE += ("--recv-capacity-per-rank=64", "--hidden=8")
+
+
+def _refused_create(daemon) -> str:
+    """What `epctl create` says within its own five seconds."""
+    command = [epd_process.binary("epctl"), "--socket", daemon.socket, *_CREATE]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0 and "overloaded" not in ended.stderr, ended
+    return ended.stderr
+
+
+def _problems(daemon) -> str:
+    with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+        return " ".join(api.GetStatus().problems)
+
+
+def test_an_etcd_that_takes_no_writes_is_named_and_tried_ever_more_rarely(etcd_of, epd_of):
+    etcd = etcd_of()
+    first = epd_of("a", etcd, "--start_grace=0")
+    first.wait_for_log("leading")
+    second = epd_of("b", etcd, "--start_grace=0")
+    second.wait_for_log("coordinator connected")
+    _say_that_there_is_no_space(etcd.address, on=True)
+    said = _refused_create(first)
+    assert "database space exceeded" in said and "alarm disarm" in said, said
+    first.process.kill()
+    first.process.wait()
+    wait.until(
+        lambda: all(text in _problems(second) for text in ("no coordinator", "space exceeded")),
+        "the cause of there being no coordinator",
+    )
+    size, asked = len(second.log()), _writes_asked_of(etcd.address)
+    assert "space exceeded" in _refused_create(second)
+    time.sleep(6)
+    assert _writes_asked_of(etcd.address) - asked < 20
+    assert second.log().count("etcd problem") == 1, second.log()
+    assert len(second.log()) - size < 2000, second.log()[size:]
+    _say_that_there_is_no_space(etcd.address, on=False)
+    second.wait_for_log("leading")
+    second.wait_for_log("etcd problem is over")
+    wait.until(lambda: "etcd" not in _problems(second), "the problem is over")
+
+
+def _watchers(etcd, authority) -> int:
+    """How many watches this etcd serves."""
+    trust = ssl.create_default_context(cafile=authority.ca)
+    with urllib.request.urlopen(
+        f"https://{etcd.address}/metrics", timeout=10, context=trust
+    ) as page:
+        lines = page.read().decode().splitlines()
+    name = "etcd_debugging_mvcc_watcher_total "
+    return next(int(float(line.split()[1])) for line in lines if line.startswith(name))
+
+
+def test_a_user_watches_also_after_its_token_has_ended(etcd_of, epd_of, authority, tmp_path):
+    """etcd refuses a watch with no token, or an old one, in a stream that stays open."""
+    etcd = etcd_of(*_tls_flags(authority), "--auth-token-ttl=2", tls=True)
+    _let_in_by_password(authority, etcd.address)
+    (tmp_path / "word").touch(mode=0o600)
+    (tmp_path / "word").write_text(_PASSWORD + "\n")
+    ca = f"--etcd_ca={_file(authority, 'ca.pem')}"
+    user = ["--etcd_user=epd", f"--etcd_password_file={tmp_path / 'word'}"]
+    daemon = epd_of("a", etcd, ca, *user, "--start_grace=0")
+    daemon.wait_for_log("leading")
+    wait.until(lambda: _watchers(etcd, authority) == 1, "etcd serves the watch")
+    etcd.kill()  # It forgets tokens and watches.
+    etcd.start(*_tls_flags(authority), "--auth-token-ttl=2")
+    wait.until(lambda: _watchers(etcd, authority) == 1, "etcd serves the watch again")
+
+
+def test_a_permission_that_is_withdrawn_is_named_once(etcd_of, epd_of, authority, tmp_path):
+    etcd = etcd_of(*_tls_flags(authority), tls=True)
+    _let_in_by_password(authority, etcd.address)
+    (tmp_path / "word").touch(mode=0o600)
+    (tmp_path / "word").write_text(_PASSWORD + "\n")
+    ca = f"--etcd_ca={_file(authority, 'ca.pem')}"
+    user = ["--etcd_user=epd", f"--etcd_password_file={tmp_path / 'word'}"]
+    first = epd_of("a", etcd, ca, *user, "--start_grace=0")
+    first.wait_for_log("leading")
+    second = epd_of("b", etcd, ca, *user, "--start_grace=0")
+    second.wait_for_log("coordinator connected")
+    _allow_reading_alone(authority, etcd.address)
+    said = _refused_create(first)
+    assert "permission denied" in said and "role grant-permission" in said, said
+    first.process.kill()
+    first.process.wait()
+    wait.until(
+        lambda: all(text in _problems(second) for text in ("no coordinator", "permission denied")),
+        "the cause of there being no coordinator",
+    )
+    time.sleep(3)
+    assert second.log().count("etcd problem") == 1, second.log()
 
 
 @pytest.mark.parametrize(

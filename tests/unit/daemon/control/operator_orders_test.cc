@@ -79,5 +79,16 @@ TEST_F(OperatorOrdersTest, WhatIsMadeIsAnsweredOnceItIsKeptOrItsDeadlineHasPasse
   EXPECT_TRUE(absl::IsUnavailable(orders.Answers(kNode)[0].status));
 }
 
+TEST_F(OperatorOrdersTest, AStoreThatRefusesIsNamedAtOnce) {
+  OperatorOrders orders(/*keeps=*/true, {}, changes_, groups_, reports_);
+  Order(OrderKind::kCreate, orders);
+  orders.RefuseToKeep(absl::ResourceExhaustedError("database space exceeded"));
+  ASSERT_EQ(orders.Answers(kNode).size(), 1u);
+  const absl::Status said = orders.Answers(kNode)[0].status;
+  EXPECT_TRUE(absl::IsUnavailable(said));
+  EXPECT_THAT(std::string(said.message()),
+              testing::HasSubstr("problem is: database space exceeded"));
+}
+
 }  // namespace
 }  // namespace epd

@@ -114,6 +114,97 @@ TEST(ElectionTest, LostDataIsNamedAndEpochsStayAboveIt) {
   EXPECT_EQ(std::get<Campaign>(actions.back()).min_floor, 5000u);
 }
 
+// What a store without space does: it is read, renews leases, and refuses writes.
+class RefusingStoreTest : public testing::Test {
+ protected:
+  // A renewal and a read each step, for `time` or until it leads.
+  void Live(absl::Duration time, absl::Duration step) {
+    for (const absl::Time end = now_ + time; now_ < end && !election_.leads(); now_ += step) {
+      Take(election_.OnLease(now_, now_));
+      Take(election_.OnKey(now_, std::nullopt, 9, 100));
+    }
+  }
+  void Take(const Election::Actions& actions) {
+    for (const ElectionAction& action : actions) {
+      if (const auto* problem = std::get_if<StoreProblem>(&action)) said_.push_back(problem->what);
+      if (!std::holds_alternative<Campaign>(action)) continue;
+      campaigns_.push_back(now_);
+      if (refuses_) {
+        Take(election_.OnStoreError(now_, StoreCall::kCampaign,
+                                    absl::ResourceExhaustedError("database space exceeded")));
+      } else {
+        Take(election_.OnWon(now_, 10, {100, 200}));
+      }
+    }
+  }
+
+  Election election_ = AtNode("a");
+  absl::Time now_ = absl::FromUnixSeconds(10);
+  bool refuses_ = true;
+  std::vector<absl::Time> campaigns_;
+  std::vector<absl::Status> said_;
+};
+
+TEST_F(RefusingStoreTest, IsTriedEverMoreRarelyAndSaidOnce) {
+  Live(absl::Minutes(1), absl::Milliseconds(2));
+  EXPECT_GE(campaigns_.size(), 20u);
+  EXPECT_LE(campaigns_.size(), 45u) << "a wait of 1.5 to 3 s once it has grown";
+  ASSERT_EQ(said_.size(), 1u);
+  EXPECT_EQ(said_[0].code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(RefusingStoreTest, IsLedWithinTheLongestWaitOnceItTakesWritesAndTheProblemIsOver) {
+  Live(absl::Minutes(1), absl::Milliseconds(100));
+  refuses_ = false;
+  const absl::Time mended = now_;
+  Live(absl::Seconds(10), absl::Milliseconds(100));
+  EXPECT_TRUE(election_.leads());
+  EXPECT_LE(campaigns_.back() - mended, absl::Seconds(3));
+  ASSERT_EQ(said_.size(), 2u);
+  EXPECT_TRUE(said_[1].ok());
+}
+
+// Its key is there until its lease ends, and its address refuses.
+TEST_F(RefusingStoreTest, ADeadLeadersKeyDoesNotEndTheProblemAndOneThatIsWellDoes) {
+  const auto read = [&] { Take(election_.OnKey(now_, Other(7), 7, 100)); };
+  Take(election_.OnLease(now_, now_));
+  read();
+  for (int i = 0; i < 5; ++i) {
+    Take(election_.OnLease(now_, now_));
+    Take(election_.OnRefused(now_, Other(7)));
+    read();
+    now_ += absl::Seconds(1);
+  }
+  EXPECT_EQ(said_.size(), 1u);
+  EXPECT_GE(campaigns_.size(), 3u);
+  for (int i = 0; i < 10; ++i, now_ += absl::Seconds(1)) read();
+  ASSERT_EQ(said_.size(), 2u);
+  EXPECT_TRUE(said_.back().ok());
+}
+
+TEST_F(RefusingStoreTest, CallsThatFailInTheSameWayAreOneStateAndOneThatWorksEndsNoOther) {
+  const auto fail = [&](StoreCall call, const absl::Status& status) {
+    Take(election_.OnStoreError(now_, call, status));
+  };
+  fail(StoreCall::kLease, absl::UnavailableError("down"));
+  fail(StoreCall::kRead, absl::DeadlineExceededError("late"));
+  fail(StoreCall::kLease, absl::DeadlineExceededError("late"));
+  EXPECT_EQ(said_.size(), 1u) << "no answer, in whatever words";
+  Take(election_.OnLease(now_, now_));
+  EXPECT_EQ(said_.size(), 1u) << "it is not read yet";
+  Take(election_.OnKey(now_, Other(7), 7, 100));
+  ASSERT_EQ(said_.size(), 2u);
+  EXPECT_TRUE(said_.back().ok());
+  fail(StoreCall::kRegister, absl::PermissionDeniedError("no"));
+  fail(StoreCall::kRead, absl::UnavailableError("down"));
+  Take(election_.OnKey(now_, Other(7), 7, 100));
+  ASSERT_EQ(said_.size(), 3u);
+  EXPECT_EQ(said_.back().code(), absl::StatusCode::kPermissionDenied);
+  Take(election_.OnStoreDone(now_, StoreCall::kRegister));
+  ASSERT_EQ(said_.size(), 4u);
+  EXPECT_TRUE(said_.back().ok());
+}
+
 TEST(ElectionTest, ANodeWithoutAnAddressNeverRuns) {
   Election::Options options;
   options.can_lead = false;

@@ -119,11 +119,12 @@ class ElectionWorld {
   }
 
   // Sends a request to the store and its answer back, each perhaps late or lost.
-  void Ask(size_t i, uint64_t run, std::function<std::function<void()>()> at_store) {
+  void Ask(size_t i, uint64_t run, StoreCall call,
+           std::function<std::function<void()>()> at_store) {
     if (Lost()) {
-      At(absl::Milliseconds(500), [this, i, run] {
+      At(absl::Milliseconds(500), [this, i, run, call] {
         if (Runs(i, run) && !DoesNotLook(i))
-          Do(i, nodes_[i].election->OnStoreError(ClockOf(nodes_[i]),
+          Do(i, nodes_[i].election->OnStoreError(ClockOf(nodes_[i]), call,
                                                  absl::UnavailableError("etcd is down")));
       });
       return;
@@ -140,7 +141,7 @@ class ElectionWorld {
 
   void KeepLease(size_t i, uint64_t run) {
     const absl::Time asked = ClockOf(nodes_[i]);
-    Ask(i, run, [this, i, run, asked] {
+    Ask(i, run, StoreCall::kLease, [this, i, run, asked] {
       const uint64_t lease = i * 1000 + run;
       const bool expired = nodes_[i].has_lease && leases_.count(lease) == 0;
       leases_[lease] = now_ + absl::Seconds(3);
@@ -154,7 +155,7 @@ class ElectionWorld {
   }
 
   void Read(size_t i, uint64_t run) {
-    Ask(i, run, [this, i] {
+    Ask(i, run, StoreCall::kRead, [this, i] {
       const std::optional<Leadership> key =
           key_.has_value() ? std::optional(key_->value) : std::nullopt;
       const int64_t revision = revision_;
@@ -223,7 +224,7 @@ class ElectionWorld {
     const bool muted = run_.bug == ElectionBug::kNobodyRuns && now_ >= history_.faults_end;
     if (muted) return;
     const uint64_t seen_ceiling = ceiling_;
-    Ask(i, run, [this, i, run, campaign, seen_ceiling] {
+    Ask(i, run, StoreCall::kCampaign, [this, i, run, campaign, seen_ceiling] {
       const int64_t actual = key_.has_value() ? key_->value.revision : 0;
       const bool fits = actual == campaign.expected && ceiling_ == seen_ceiling &&
                         leases_.count(i * 1000 + run) > 0;
