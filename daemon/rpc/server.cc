@@ -108,8 +108,10 @@ absl::Status RpcServer::Start(const std::string& before) {
   if (!listen.empty()) builder.RegisterService(&cluster_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || (!listen.empty() && tcp_bound == 0)) {
+    const std::string why = WhyNotBound(HostOf(listen));
     return absl::FailedPreconditionError(absl::StrCat(
-        "cannot serve gRPC on '", listen, "' (listen); is the address free and local?"));
+        "cannot serve gRPC on '", listen, "' (listen): ",
+        why.empty() ? "somebody else may have the port" : why, "; is the address free and local?"));
   }
   if (absl::Status bad = callers_.Listen(settings.grpc_socket); !bad.ok()) return bad;
   if (absl::Status bad = callers_.Serve(*server_); !bad.ok()) return bad;

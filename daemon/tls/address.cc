@@ -1,17 +1,63 @@
 #include "daemon/tls/address.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
 
 namespace epd {
 namespace {
 
 constexpr bool Within(uint32_t address, uint32_t net, int bits) {
   return (address >> (32 - bits)) == (net >> (32 - bits));
+}
+
+std::string WithoutZone(const std::string& host) { return host.substr(0, host.find('%')); }
+
+bool IsV6(const std::string& host) {
+  in6_addr v6{};
+  return inet_pton(AF_INET6, WithoutZone(host).c_str(), &v6) == 1;
+}
+
+// In this kernel, or for all interfaces of this network namespace.
+bool V6IsOff() {
+  const int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno == EAFNOSUPPORT;
+  close(fd);
+  std::ifstream file("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+  return file.get() == '1';
+}
+
+constexpr char kV6IsOff[] =
+    "IPv6 is off on this machine (net.ipv6.conf.all.disable_ipv6, or ipv6.disable=1)";
+
+std::string Interfaces() {
+  std::string names;
+  if (struct if_nameindex* const all = if_nameindex(); all != nullptr) {
+    for (const struct if_nameindex* one = all; one->if_index != 0; ++one)
+      names += (names.empty() ? "" : ", ") + std::string(one->if_name);
+    if_freenameindex(all);
+  }
+  return names;
+}
+
+// Of one address that a name has.
+std::string WhyNotBound(const addrinfo& address) {
+  const bool v6 = address.ai_family == AF_INET6;
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int error = fd < 0 ? errno : 0;
+  if (fd >= 0 && bind(fd, address.ai_addr, address.ai_addrlen) != 0) error = errno;
+  if (fd >= 0) close(fd);
+  if (error == 0) return "";
+  if (v6 && V6IsOff()) return kV6IsOff;
+  if (error == EADDRNOTAVAIL) return "it is no address of this machine";
+  return std::strerror(error);
 }
 
 }  // namespace
@@ -58,13 +104,61 @@ bool IsLoopback(const std::string& host) {
   in_addr v4{};
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return Within(ntohl(v4.s_addr), 0x7f000000, 8);
   in6_addr v6{};
-  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+  return inet_pton(AF_INET6, WithoutZone(host).c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool IsLinkLocal(const std::string& host) {
+  in6_addr v6{};
+  return inet_pton(AF_INET6, WithoutZone(host).c_str(), &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6);
+}
+
+std::string ZoneOf(const std::string& host) {
+  const size_t percent = host.find('%');
+  return percent == std::string::npos ? "" : host.substr(percent + 1);
+}
+
+std::string WhyNotDialled(const std::string& host) {
+  if (!IsV6(host)) return "";
+  if (V6IsOff()) return kV6IsOff;
+  const std::string zone = ZoneOf(host);
+  if (zone.empty()) {
+    if (!IsLinkLocal(host)) return "";
+    return "a link-local address needs a zone, the network interface by which it is reached, as in "
+           "[" +
+           host + "%eth0]; this machine has " + Interfaces();
+  }
+  char name[IF_NAMESIZE];
+  const bool number = zone.find_first_not_of("0123456789") == std::string::npos;
+  const bool there =
+      number ? zone.size() < 8 && if_indextoname(static_cast<unsigned>(std::stoul(zone)), name)
+             : if_nametoindex(zone.c_str()) != 0;
+  if (there) return "";
+  return "its zone, " + zone + ", is no network interface of this machine, which has " +
+         Interfaces();
+}
+
+std::string WhyNotBound(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const std::string why = WhyNotDialled(host); !why.empty()) return why;
+  if (const int error = getaddrinfo(host.c_str(), "0", &hints, &found); error != 0)
+    return std::string("it has no address here: ") + gai_strerror(error);
+  std::string why;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    why = WhyNotBound(*one);
+    if (why.empty()) break;
+  }
+  freeaddrinfo(found);
+  return why;
 }
 
 bool IsNumeric(const std::string& host) {
   in_addr v4{};
   in6_addr v6{};
-  return inet_pton(AF_INET, host.c_str(), &v4) == 1 || inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+  return inet_pton(AF_INET, host.c_str(), &v4) == 1 ||
+         inet_pton(AF_INET6, WithoutZone(host).c_str(), &v6) == 1;
 }
 
 std::string SourceTowards(const std::string& peer) {

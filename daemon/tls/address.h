@@ -18,6 +18,21 @@ std::string KeepPort(const std::string& wanted, const std::string& served);
 // Traffic does not leave the machine: 127.0.0.0/8, ::1, "localhost", a Unix socket ("unix:...").
 bool IsLoopback(const std::string& host);
 
+// fe80::/10, with a zone (fe80::1%eth0) or without: it means something on one link only, and the zone is the name that
+// one machine has for that link.
+bool IsLinkLocal(const std::string& host);
+
+// "eth0" of "fe80::1%eth0"; "": it has none.
+std::string ZoneOf(const std::string& host);
+
+// Why this machine cannot connect to `host`, as far as that can be told without asking anybody: a link-local address
+// without a zone, or with one that is no interface here; an IPv6 address where IPv6 is off. "": it may.
+std::string WhyNotDialled(const std::string& host);
+
+// Why nothing can listen at `host` here: its family is off, it is no address of this machine, the name has none. "": a
+// port there may be bound, unless somebody has it. For a name the resolver is asked.
+std::string WhyNotBound(const std::string& host);
+
 // Not a name.
 bool IsNumeric(const std::string& host);
 

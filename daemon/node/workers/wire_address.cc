@@ -1,7 +1,11 @@
 #include "daemon/node/workers/wire_address.h"
 
+#include <vector>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "daemon/tls/address.h"
 
 namespace epd {
@@ -30,6 +34,29 @@ std::string ForWorker(const std::string& address, const WorkerName& worker) {
   }
   return absl::StrCat(address.substr(0, colon + 1),
                       port + 2 * (static_cast<uint32_t>(worker.cuda_device) + 1));
+}
+
+// Of etcd://host:port[,host:port...][/cluster].
+std::vector<std::string> StoreAddresses(const std::string& rendezvous) {
+  const size_t scheme = rendezvous.find("://");
+  if (scheme == std::string::npos) return {};
+  const std::string rest = rendezvous.substr(scheme + 3);
+  return absl::StrSplit(rest.substr(0, rest.find('/')), ',', absl::SkipEmpty());
+}
+
+// `why`: how others come to be told `address`.
+absl::Status CheckTold(const std::string& address, const std::string& why,
+                       const std::string& instead) {
+  const std::string host = HostOf(address);
+  if (!IsLinkLocal(host)) return absl::OkStatus();
+  const std::string zone = ZoneOf(host);
+  return absl::FailedPreconditionError(absl::StrCat(
+      why, ": other nodes would be told '", host, "', a link-local address",
+      zone.empty()
+          ? ""
+          : absl::StrCat(", of which the zone (", zone, ") is this machine's own name for a link"),
+      ", and could not call it; set ", instead,
+      " to an address that is the same everywhere, such as one of fd00::/8"));
 }
 
 }  // namespace
@@ -67,6 +94,42 @@ WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker
           "' is no loopback address, and without TLS the rows of other nodes are taken only there; "
           "set tls_ca, tls_cert and tls_key, or, where the whole network is trusted, "
           "insecure=yes")};
+}
+
+absl::Status CheckAddresses(const Settings& settings) {
+  if (!settings.coordinator.empty()) {
+    if (const std::string why = WhyNotDialled(HostOf(settings.coordinator)); !why.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("coordinator: got '", settings.coordinator, "': ", why));
+    }
+  }
+  const std::vector<std::string> stores = StoreAddresses(settings.rendezvous);
+  std::string last;
+  const bool none = !stores.empty() && absl::c_none_of(stores, [&](const std::string& store) {
+    last = WhyNotDialled(HostOf(store));
+    return last.empty();
+  });
+  if (none) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rendezvous: got '", settings.rendezvous, "': ", last));
+  }
+  if (settings.listen.empty() && settings.wire_listen.empty() && settings.coordinator.empty() &&
+      settings.rendezvous.empty())
+    return absl::OkStatus();
+  const bool named = !settings.advertise.empty();
+  absl::Status told = CheckTold(named ? settings.advertise : settings.listen,
+                                absl::StrCat(named ? "advertise: got '" : "listen: got '",
+                                             named ? settings.advertise : settings.listen, "'"),
+                                "advertise");
+  if (!told.ok()) return told;
+  const WireAddress wire = ChooseWireAddress(settings);
+  return CheckTold(
+      wire.advertise.empty() ? wire.listen : wire.advertise,
+      settings.wire_listen.empty()
+          ? "wire_listen: got nothing, so rows come in at the address from which this node reaches "
+            "the others"
+          : absl::StrCat("wire_listen: got '", settings.wire_listen, "'"),
+      "wire_listen");
 }
 
 }  // namespace epd

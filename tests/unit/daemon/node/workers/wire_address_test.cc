@@ -74,5 +74,43 @@ TEST(WireAddressTest, WithoutTlsOnlyTheLoopbackIsUsed) {
   EXPECT_EQ(ChooseWireAddress(settings).listen, "[2001:db8::1]:0");
 }
 
+// Of [fe80::2%veth1] others know no veth1.
+TEST(CheckAddressesTest, ALinkLocalAddressIsNotToldToOthers) {
+  const auto code = [](const Settings& settings) { return CheckAddresses(settings).code(); };
+  Settings settings;
+  settings.insecure = "yes";
+  settings.listen = "[fe80::2%lo]:7400";
+  const absl::Status listen = CheckAddresses(settings);
+  EXPECT_EQ(listen.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(listen.message()),
+              testing::AllOf(HasSubstr("listen: got '[fe80::2%lo]:7400'"), HasSubstr("zone (lo)"),
+                             HasSubstr("set advertise")));
+  settings.advertise = "fe80::3";
+  EXPECT_EQ(code(settings), absl::StatusCode::kFailedPrecondition) << "nor without a zone";
+  settings.advertise = "[fd00::3]:7400";
+  EXPECT_EQ(code(settings), absl::StatusCode::kFailedPrecondition)
+      << "rows come in at listen's host";
+  settings.wire_listen = "[fe80::2%lo]:7410";
+  EXPECT_THAT(std::string(CheckAddresses(settings).message()), HasSubstr("set wire_listen"));
+  settings.wire_listen = "[fd00::3]:7410";
+  EXPECT_EQ(CheckAddresses(settings), absl::OkStatus());
+  settings = Settings();
+  settings.listen = "0.0.0.0:7400";
+  EXPECT_EQ(CheckAddresses(settings), absl::OkStatus());
+}
+
+TEST(CheckAddressesTest, AnAddressToCallMustBeOneHere) {
+  Settings settings;
+  settings.coordinator = "[fe80::1%nosuch0]:7400";
+  const absl::Status coordinator = CheckAddresses(settings);
+  EXPECT_EQ(coordinator.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(coordinator.message()), HasSubstr("coordinator: got '[fe80::1%nosuch0]"));
+  settings.coordinator = "";
+  settings.rendezvous = "etcd://[fe80::1%nosuch0]:2379,[fe80::2]:2379/x";
+  EXPECT_EQ(CheckAddresses(settings).code(), absl::StatusCode::kInvalidArgument);
+  settings.rendezvous = "etcd://[fe80::1%nosuch0]:2379,127.0.0.1:2379/x";
+  EXPECT_EQ(CheckAddresses(settings), absl::OkStatus()) << "there is another one";
+}
+
 }  // namespace
 }  // namespace epd
