@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/human.h"
 #include "client/cli/version.h"
+#include "proto/epd/v1/key_text.h"
 
 namespace epd::cli {
 namespace {
@@ -70,6 +71,8 @@ ConnectResult ConnectTcp(const Options& options) {
   if (problem.empty()) problem = ReadFile("--tls-cert", options.tls_cert, tls.pem_cert_chain);
   if (problem.empty()) problem = WhyNotPrivate(options.tls_key);
   if (problem.empty()) problem = ReadFile("--tls-key", options.tls_key, tls.pem_private_key);
+  if (problem.empty() && key_text::IsEncrypted(tls.pem_private_key))
+    problem = key_text::Refusal("--tls-key", options.tls_key);
   if (!problem.empty()) return Failed(ExitCode::kUsage, problem);
   return Connected(options.address,
                    grpc::CreateCustomChannel(uri, grpc::SslCredentials(tls), Arguments()));

@@ -21,6 +21,7 @@
 #include "daemon/metrics/node_metrics.h"
 #include "daemon/metrics/page.h"
 #include "daemon/tls/address.h"
+#include "daemon/tls/peer_check.h"
 
 namespace epd {
 namespace {
@@ -100,6 +101,8 @@ class LimitedServer final : public Base {
 std::unique_ptr<httplib::Server> MakeServer(const Settings& settings, bool tls) {
   if (!tls) return std::make_unique<LimitedServer<httplib::Server>>();
   return std::make_unique<LimitedServer<httplib::SSLServer>>([&](SSL_CTX& context) {
+    // OpenSSL's own asks at the terminal: of a file that was exchanged since CheckPair() has seen it.
+    SSL_CTX_set_default_passwd_cb(&context, [](char*, int, int, void*) { return 0; });
     return SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION) == 1 &&
            SSL_CTX_use_certificate_chain_file(&context, settings.metrics_cert.c_str()) == 1 &&
            SSL_CTX_use_PrivateKey_file(&context, settings.metrics_key.c_str(), SSL_FILETYPE_PEM) ==
@@ -139,6 +142,12 @@ absl::Status MetricsServer::Start(const Settings& settings, const std::string& b
   if (settings.metrics_listen.empty()) return absl::OkStatus();
   absl::StatusOr<MetricsAccess> access = ReadMetricsAccess(settings);
   if (!access.ok()) return access.status();
+  if (access->tls) {
+    const absl::Status fits =
+        CheckPair({"metrics_cert", settings.metrics_cert}, {"metrics_key", settings.metrics_key},
+                  ReadPem(settings.metrics_cert), ReadPem(settings.metrics_key));
+    if (!fits.ok()) return fits;
+  }
   server_ = MakeServer(settings, access->tls);
   if (!server_->is_valid())
     return absl::FailedPreconditionError(absl::StrCat(
@@ -164,9 +173,12 @@ absl::Status MetricsServer::Start(const Settings& settings, const std::string& b
     port = server_->bind_to_any_port(host);
   else if (!parsed || !server_->bind_to_port(host, port))
     port = -1;
-  if (port <= 0)
+  if (port <= 0) {
+    const std::string why = WhyNotBound(host);
     return absl::FailedPreconditionError(absl::StrCat(
-        "cannot serve metrics on '", listen, "' (metrics_listen); is the address free and local?"));
+        "cannot serve metrics on '", listen, "' (metrics_listen): ",
+        why.empty() ? "somebody else may have the port" : why, "; is the address free and local?"));
+  }
   address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
   listener_ = std::thread([this] { server_->listen_after_bind(); });
   // httplib forgets a stop that comes before it listens.

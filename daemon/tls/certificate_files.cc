@@ -74,11 +74,19 @@ void CertificateFiles::Adopt(const std::vector<std::shared_ptr<UniqueFd>>& copie
 absl::Status CertificateFiles::Start() {
   TlsPems pems = ReadPems(files_);
   absl::Status ready = CheckOwn(files_, pems, hosts_, absl::Now());
-  if (!ready.ok() || !files_.enabled()) return ready;
-  ready = CheckPrivateFile("tls_key", files_.key);
-  if (ready.ok()) ready = Serve(pems);
-  if (!ready.ok()) return ready;
-  served_ = TlsFiles::Of(copies_[0]->get(), copies_[1]->get(), copies_[2]->get());
+  if (ready.ok() && files_.enabled()) ready = CheckPrivateFile("tls_key", files_.key);
+  const bool adopted = copies_[0] != nullptr;
+  if (!adopted && (!ready.ok() || !files_.enabled())) return ready;
+  if (adopted) served_ = TlsFiles::Of(copies_[0]->get(), copies_[1]->get(), copies_[2]->get());
+  if (ready.ok()) {
+    ready = Serve(pems);
+    if (!ready.ok()) return ready;
+    served_ = TlsFiles::Of(copies_[0]->get(), copies_[1]->get(), copies_[2]->get());
+  } else {  // What the program before this one served with goes on serving.
+    const absl::MutexLock lock(&mutex_);
+    state_ = {ValidityOf(ReadPem(served_.cert)), std::string(ready.message())};
+    on_news_(ready);
+  }
   watcher_ = std::thread([this, pems = std::move(pems)]() mutable { Watch(std::move(pems)); });
   return absl::OkStatus();
 }

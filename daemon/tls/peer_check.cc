@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/key_text.h"
 
 namespace epd {
 namespace {
@@ -37,10 +38,14 @@ Bio Open(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
+// In place of OpenSSL's own, which asks at the terminal.
+int NoPassPhrase(char*, int, int, void*) { return 0; }
+
 std::vector<Certificate> Parse(const std::string& pem) {
   std::vector<Certificate> out;
   const Bio bio = Open(pem);
-  while (X509* one = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) out.emplace_back(one);
+  while (X509* one = PEM_read_bio_X509(bio.get(), nullptr, NoPassPhrase, nullptr))
+    out.emplace_back(one);
   ERR_clear_error();  // "no more certificates" is an error to OpenSSL.
   return out;
 }
@@ -197,14 +202,33 @@ absl::Status CheckOwn(const TlsFiles& files, const TlsPems& pems,
       return absl::FailedPreconditionError(
           absl::StrCat("tls_cert '", files.cert, "' (", verdict->subject, ") ", verdict->why));
   }
-  const Bio key_bio = Open(pems.key);
-  const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
-  const bool fits =
-      key != nullptr && X509_check_private_key(Parse(pems.cert).front().get(), key.get()) == 1;
+  return CheckPair({"tls_cert", files.cert}, {"tls_key", files.key}, pems.cert, pems.key);
+}
+
+absl::Status CheckPair(const NamedFile& cert_file, const NamedFile& key_file,
+                       const std::string& cert_pem, const std::string& key_pem) {
+  absl::Status readable = CheckReadable(cert_pem, cert_file.path, cert_file.setting);
+  readable.Update(CheckReadable(key_pem, key_file.path, key_file.setting));
+  if (!readable.ok()) return readable;
+  if (key_text::IsEncrypted(key_pem))
+    return absl::FailedPreconditionError(key_text::Refusal(key_file.setting, key_file.path));
+  const std::vector<Certificate> certs = Parse(cert_pem);
+  const Bio key_bio = Open(key_pem);
+  const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, NoPassPhrase, nullptr));
+  const bool fits = !certs.empty() && key != nullptr &&
+                    X509_check_private_key(certs.front().get(), key.get()) == 1;
   ERR_clear_error();
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("tls_key '", files.key, "' is not the private key of tls_cert"));
+  if (certs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(cert_file.setting, ": '", cert_file.path, "' holds no PEM certificate"));
+  }
+  if (key == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        key_file.setting, ": '", key_file.path, "' holds no PEM private key that OpenSSL reads"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      key_file.setting, " '", key_file.path, "' is not the private key of ", cert_file.setting));
 }
 
 Validity ValidityOf(const std::string& cert_pem) {

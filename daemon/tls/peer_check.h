@@ -53,9 +53,22 @@ absl::Status CheckPeer(const PeerCertificate& peer, const std::string& ca_pem, a
 //                        another certificate's
 //   NOT_FOUND            a file cannot be read
 //   FAILED_PRECONDITION  the own certificate would be refused by every peer: has expired, is not
-//                        valid yet, is not signed by `ca`, does not hold one of `hosts`
+//                        valid yet, is not signed by `ca`, does not hold one of `hosts`; or the key is
+//                        encrypted
 absl::Status CheckOwn(const TlsFiles& files, const TlsPems& pems,
                       const std::vector<std::string>& hosts, absl::Time now);
+
+// A file, and the setting that names it.
+struct NamedFile {
+  std::string setting;
+  std::string path;
+};
+// Whether the key of `key_pem` can be used without a pass phrase, and is that of the first certificate of `cert_pem`.
+//   NOT_FOUND            a file cannot be read: its text is empty
+//   FAILED_PRECONDITION  the key is encrypted: names the command that removes the pass phrase
+//   INVALID_ARGUMENT     a file does not parse, or the key is another certificate's
+absl::Status CheckPair(const NamedFile& cert_file, const NamedFile& key_file,
+                       const std::string& cert_pem, const std::string& key_pem);
 
 // When the first of the certificates of `cert_pem` ends, and when that one began.
 struct Validity {

@@ -47,7 +47,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "daemon/shared_memory",
         "daemon/tls",
     },
-    "daemon/tls": _DAEMON_CORE,
+    "daemon/tls": _DAEMON_CORE | {"proto"},
     "daemon/store": _DAEMON_CORE | _WIRE | {"daemon/tls"},
     # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE

@@ -119,6 +119,19 @@ def check_server(path: str, config: pathlib.Path = CLIENT_CONFIG) -> None:
         )
 
 
+def _check_key(path: pathlib.Path, pem: bytes) -> None:
+    """Raises ValueError for a private key that takes a pass phrase: gRPC would say no more than that nobody answers."""
+    found = re.search(rb"-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----(.*?)(-----END|\Z)", pem, re.DOTALL)
+    if found is None:
+        raise ValueError(f"tls: {path} holds no PEM private key")
+    old_form = b"Proc-Type:" in found[2] and b"ENCRYPTED" in found[2]
+    if b"ENCRYPTED" in found[1] or old_form:
+        raise ValueError(
+            f"tls: {path} is encrypted and takes a pass phrase, which nobody enters here; write the key without one, "
+            f"and give that file: (umask 077; openssl pkey -in {path} -out NEW.key)"
+        )
+
+
 class NoDaemonError(grpc.RpcError):  # type: ignore[misc]
     """Nobody listens at the target. An UNAVAILABLE whose text begins with what to do."""
 
@@ -174,6 +187,7 @@ class Node:
             self._channel = grpc.insecure_channel(target, options)
         else:
             ca, cert, key = (pathlib.Path(file).read_bytes() for file in tls)
+            _check_key(pathlib.Path(tls[2]), key)
             credentials = grpc.ssl_channel_credentials(ca, key, cert)
             self._channel = grpc.secure_channel(target, credentials, options)
 

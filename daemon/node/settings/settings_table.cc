@@ -155,7 +155,8 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
       {"metrics_cert", Text(&S::metrics_cert), "",
        "PEM file of the certificate with which metrics are served over TLS. With metrics_key. "
        "Empty: plain."},
-      {"metrics_key", Text(&S::metrics_key), "", "PEM file of the private key of metrics_cert."},
+      {"metrics_key", Text(&S::metrics_key), "",
+       "PEM file of the private key of metrics_cert, without a pass phrase."},
       {"otlp_endpoint", Text(&S::otlp_endpoint), "",
        "http://host:port or https://host:port of the OpenTelemetry collector that traces of "
        "operations are sent to (OTLP over gRPC, usually port 4317). Elsewhere than on loopback "
@@ -251,7 +252,8 @@ std::vector<SettingRow> ClusterSettings() {
       {"etcd_cert", Text(&S::etcd_cert), "",
        "PEM file of the certificate with which this node calls etcd, where etcd wants one "
        "(--client-cert-auth). With etcd_key."},
-      {"etcd_key", Text(&S::etcd_key), "", "PEM file of the private key of etcd_cert."},
+      {"etcd_key", Text(&S::etcd_key), "",
+       "PEM file of the private key of etcd_cert, without a pass phrase."},
       {"etcd_user", Text(&S::etcd_user), "",
        "User of etcd that may read and write below /epd/. With etcd_password_file, and etcd_ca: no "
        "password is sent in the clear."},
@@ -278,7 +280,8 @@ std::vector<SettingRow> TrustSettings() {
       {"tls_cert", Text(&S::tls_cert), "",
        "PEM file of this node's certificate, for server and client use; its subjectAltName names "
        "the host of `listen`. Read again when it changes."},
-      {"tls_key", Text(&S::tls_key), "", "PEM file of the private key of tls_cert."},
+      {"tls_key", Text(&S::tls_key), "",
+       "PEM file of the private key of tls_cert, without a pass phrase."},
       {"operators", Text(&S::operators), "",
        "With tls_ca: NAME,... of certificates (common name or subjectAltName; * stands for any "
        "characters) that may create, drain and close groups over TCP. Others of this cluster may "

@@ -61,10 +61,17 @@ OnRefusedPeer LogRefusedPeer() {
 }
 
 absl::Status CheckLinks(const Settings& settings) {
+  if (absl::Status bad = CheckAddresses(settings); !bad.ok()) return bad;
   for (const auto& [name, path] : {std::pair{"etcd_key", settings.etcd_key},
                                    std::pair{"etcd_password_file", settings.etcd_password_file}}) {
     if (path.empty()) continue;
     if (absl::Status bad = CheckPrivateFile(name, path); !bad.ok()) return bad;
+  }
+  if (!settings.etcd_key.empty()) {
+    const absl::Status fits =
+        CheckPair({"etcd_cert", settings.etcd_cert}, {"etcd_key", settings.etcd_key},
+                  ReadPem(settings.etcd_cert), ReadPem(settings.etcd_key));
+    if (!fits.ok()) return fits;
   }
   if (!settings.tls_ca.empty()) return absl::OkStatus();
   const struct {

@@ -25,7 +25,8 @@ OnRefusedPeer LogRefusedPeer();
 // Whether the settings of links to others hold together.
 //   FAILED_PRECONDITION  without TLS: `listen` or `wire_listen` is no loopback address and `insecure` is
 //                        no, or there are other nodes and no cluster_secret; a file of etcd's that
-//                        CheckPrivateFile() refuses
+//                        CheckPrivateFile() or CheckPair() refuses; errors of etcd's key as CheckPair(), of addresses as
+//                        CheckAddresses()
 absl::Status CheckLinks(const Settings& settings);
 
 // The cluster's secret, where links are not TLS and there is one, else "". Errors as ReadClusterSecret().

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import running_epd
+from epd import cluster as epd_cluster
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "daemon"))
 
@@ -93,3 +94,20 @@ def test_half_of_the_files_and_an_open_key_are_named(epd, cluster):
     opened = _epctl(epd, _flags(cluster, "bob"), "status")
     key.chmod(0o600)
     assert opened.returncode == _USAGE and "mode 0644, expected" in opened.stderr, opened
+
+
+def test_a_key_with_a_pass_phrase_is_named_with_the_remedy(epd, cluster):
+    cluster.sign("carol")
+    cluster.encrypt("carol")
+    key = cluster.folder / "carol.key"
+    said = _epctl(epd, _flags(cluster, "carol"), "status")
+    assert said.returncode == _USAGE and f"--tls-key: '{key}' is encrypted" in said.stderr, said
+    assert "openssl pkey -in" in said.stderr
+    files = tuple(_files(cluster, "carol").values())
+    with pytest.raises(ValueError, match="is encrypted and takes a pass phrase"):
+        epd_cluster.Node("127.0.0.1:1", tls=files)
+    cluster.encrypt("bob", traditional=True)
+    with pytest.raises(ValueError, match="is encrypted and takes a pass phrase"):
+        epd_cluster.Node("127.0.0.1:1", tls=tuple(_files(cluster, "bob").values()))
+    cluster.sign("bob")
+    epd_cluster.Node("127.0.0.1:1", tls=tuple(_files(cluster, "bob").values())).close()

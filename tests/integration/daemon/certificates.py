@@ -66,6 +66,16 @@ class Authority:
         )
         return self.flags(name)
 
+    def encrypt(self, name: str, traditional: bool = False) -> None:
+        """Puts a pass phrase on name.key."""
+        form = ["ec", "-aes256"] if traditional else ["pkcs8", "-topk8"]
+        key = self.folder / f"{name}.key"
+        _openssl(
+            *form, "-in", key.name, "-out", "new.key", "-passout", "pass:secret", cwd=self.folder
+        )
+        (self.folder / "new.key").chmod(0o600)
+        (self.folder / "new.key").replace(key)
+
     def flags(self, name: str) -> list[str]:
         return [
             f"--tls_ca={self.ca}",

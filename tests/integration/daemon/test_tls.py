@@ -1,7 +1,10 @@
 """Goal: epds of one cluster believe each other's certificates and nobody else's, and say by name what is wrong."""
 
+import os
 import pathlib
+import shlex
 import shutil
+import signal
 import subprocess
 
 import certificates
@@ -131,10 +134,15 @@ def test_files_that_turn_bad_do_not_serve_and_are_told_until_they_are_good(start
         cluster.sign("b")
         (cluster.folder / "b.key").write_text("no key")
 
+    def with_pass_phrase() -> None:
+        cluster.sign("b")
+        cluster.encrypt("b")
+
     bad = {
+        "b.key' is encrypted and takes a pass phrase": with_pass_phrase,
         "has expired": lambda: cluster.sign("b", days=-1),
         "is not for '127.0.0.1'": lambda: cluster.sign("b", "127.0.0.9"),
-        "is not the private key": without_key,
+        "holds no PEM private key": without_key,
         "tls_cert: cannot read": (cluster.folder / "b.pem").unlink,
     }
     with NodeApi(f"unix:{second.grpc_socket}") as api:
@@ -215,6 +223,70 @@ def test_a_plain_peer_is_refused_in_both_directions(start, cluster):
 )
 def test_bad_tls_settings_end_epd_with_the_reason(tmp_path, flags, says):
     _ends(tmp_path, says, *flags)
+
+
+def _under_a_terminal(command: list[str]) -> str:
+    """What a command says that has a terminal, at which nobody answers. It must end by itself."""
+    typed = subprocess.Popen(
+        ["script", "-qec", shlex.join(command), "/dev/null"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return typed.communicate(timeout=15)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(typed.pid, signal.SIGKILL)
+        raise
+
+
+@pytest.mark.parametrize("traditional", [False, True])
+def test_a_key_with_a_pass_phrase_is_refused_at_once_with_the_remedy(
+    tmp_path, cluster, traditional
+):
+    """Of links, of metrics and of etcd; the remedy makes a key that serves."""
+    cluster.sign("locked")
+    cluster.encrypt("locked", traditional)
+    key = cluster.folder / "locked.key"
+    cert = cluster.folder / "locked.pem"
+    uses = {
+        "tls_key": cluster.flags("locked"),
+        "metrics_key": [
+            "--metrics_listen=127.0.0.1:0",
+            f"--metrics_cert={cert}",
+            f"--metrics_key={key}",
+        ],
+        "etcd_key": [
+            "--rendezvous=etcd://127.0.0.1:1/x",
+            f"--etcd_ca={cluster.ca}",
+            f"--etcd_cert={cert}",
+            f"--etcd_key={key}",
+        ],
+    }
+    for setting, flags in uses.items():
+        command = epd_process.Daemon(tmp_path).command(*flags)
+        said = _under_a_terminal(command)
+        assert f"{setting}: '{key}' is encrypted" in said, said
+        assert "Enter PEM" not in said, said
+        assert f"(umask 077; openssl pkey -in '{key}' -out NEW.key)" in said, said
+    remedy = ["openssl", "pkey", "-in", key, "-out", "plain.key", "-passin", "pass:secret"]
+    subprocess.run(remedy, cwd=cluster.folder, check=True, umask=0o077)
+    (cluster.folder / "plain.key").replace(key)
+    daemon = epd_process.Daemon(tmp_path).start(*cluster.flags("locked"))
+    assert daemon.stop() == 0
+
+
+def test_a_key_that_got_a_pass_phrase_leaves_epd_replaceable_and_stoppable(start, cluster):
+    daemon = start("a", "--listen=127.0.0.1:0", *cluster.sign("a"))
+    cluster.encrypt("a")
+    daemon.wait_for_log("certificate needs an operator")
+    replaced = _epctl(daemon, "replace")
+    assert replaced.returncode == 0, replaced.stderr
+    daemon.wait_for_log("certificate needs an operator", 2)
+    with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+        status = api.GetStatus()
+        assert "is encrypted" in status.certificate.problem and status.certificate.left.seconds > 0
 
 
 def test_the_key_of_another_certificate_is_an_error(tmp_path, cluster):

@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/epd/v1/key_text.h"
 
 namespace epd {
 namespace {
@@ -39,6 +40,42 @@ TEST(CertificateProblemTest, FilesThatDoNotServeComeFirst) {
 
 TEST(CertificateProblemTest, WithoutCertificatesThereIsNone) {
   EXPECT_THAT(CertificateProblem(CertificateState(), kStart), IsEmpty());
+}
+
+// The text alone tells, so that OpenSSL is not asked and asks nobody.
+TEST(KeyTextTest, APassPhraseIsSeenInBothForms) {
+  const std::string plain = "-----BEGIN PRIVATE KEY-----\nMIG=\n-----END PRIVATE KEY-----\n";
+  const std::string of_pkcs8 =
+      "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIG=\n-----END ENCRYPTED PRIVATE KEY-----\n";
+  const std::string old =
+      "-----BEGIN RSA PRIVATE KEY-----\r\nProc-Type: 4,ENCRYPTED\r\nDEK-Info: "
+      "AES-256-CBC,00\r\n\r\n"
+      "MIG=\r\n-----END RSA PRIVATE KEY-----\r\n";
+  const std::string certificate = "-----BEGIN CERTIFICATE-----\nA=\n-----END CERTIFICATE-----\n";
+  EXPECT_FALSE(key_text::IsEncrypted(plain));
+  EXPECT_TRUE(key_text::IsEncrypted(of_pkcs8));
+  EXPECT_TRUE(key_text::IsEncrypted(old));
+  EXPECT_TRUE(key_text::IsEncrypted(certificate + of_pkcs8)) << "behind its certificate";
+  EXPECT_TRUE(key_text::IsEncrypted("ENCRYPTED by hand\n" + old));
+  EXPECT_FALSE(key_text::IsEncrypted("ENCRYPTED by hand\n" + plain)) << "a note in front of it";
+  EXPECT_FALSE(key_text::IsEncrypted(plain + of_pkcs8)) << "the first one is used";
+  EXPECT_FALSE(key_text::IsEncrypted(certificate));
+  EXPECT_FALSE(key_text::IsEncrypted(""));
+}
+
+TEST(CheckPairTest, AnEncryptedKeyIsRefusedWithTheCommandAndOthersByName) {
+  const NamedFile cert{"metrics_cert", "/c.pem"};
+  const NamedFile key{"metrics_key", "/k.key"};
+  const absl::Status locked =
+      CheckPair(cert, key, "x", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIG=\n-----END");
+  EXPECT_TRUE(absl::IsFailedPrecondition(locked));
+  EXPECT_THAT(std::string(locked.message()),
+              AllOf(HasSubstr("metrics_key: '/k.key' is encrypted"),
+                    HasSubstr("(umask 077; openssl pkey -in '/k.key' -out NEW.key)")));
+  EXPECT_TRUE(absl::IsNotFound(CheckPair(cert, key, "", "x")));
+  EXPECT_TRUE(absl::IsNotFound(CheckPair(cert, key, "x", "")));
+  EXPECT_THAT(std::string(CheckPair(cert, key, "x", "x").message()),
+              HasSubstr("metrics_cert: '/c.pem' holds no PEM certificate"));
 }
 
 TEST(CertificateFilesTest, SomeOfTheThreeAreAnErrorAndNoneIsNone) {
