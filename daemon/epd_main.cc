@@ -1,11 +1,14 @@
 #include "daemon/epd_main.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <csignal>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -289,6 +292,8 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   if (absl::Status bad = traces.Start(settings); !bad.ok()) return bad;
   absl::StatusOr<UniqueFd> listener = TakeListener(start, settings, inherited);
   if (!listener.ok()) return listener.status();
+  SocketFile socket_file =
+      start.before.has_value() ? SocketFile::Adopt(settings.socket) : SocketFile(settings.socket);
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
   inherited.Finish();
 
@@ -297,20 +302,32 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   NotifySupervisor("READY=1");
   node.Run([&] {
     NotifySupervisor("STOPPING=1");
-    unlink(settings.socket.c_str());
+    socket_file.Remove();
     rpc.SetServing(false);
   });
   traces.Stop();
   metrics.Stop();
   rpc.Stop();
-  unlink(settings.grpc_socket.c_str());
   Log(LogLevel::kInfo, "ended", {{"pid", getpid()}});
   return absl::OkStatus();
+}
+
+// What --help and the like are asked for. `open`: standard output was, when the program began.
+int PrintAll(const std::string& text, bool open) {
+  errno = open ? 0 : EBADF;
+  if (open) {
+    std::cout << text;
+    if (std::cout.flush()) return 0;
+  }
+  std::cerr << "epd: cannot write to standard output: "
+            << (errno == 0 ? "it takes no more" : std::strerror(errno)) << "\n";
+  return 1;
 }
 
 }  // namespace
 
 int RunEpd(const std::vector<std::string>& args, const HandoverVersion& version) {
+  const bool has_output = fcntl(STDOUT_FILENO, F_GETFD) >= 0;
   PrepareProcess();
   if (args.size() == 1 && args[0] == kPageProcessFlag) return PageProcessMain(/*socket=*/3);
   const MachineFacts facts = ReadFacts();
@@ -326,10 +343,12 @@ int RunEpd(const std::vector<std::string>& args, const HandoverVersion& version)
     std::cerr << "epd: " << parsed.status().message() << "\n";
     return 2;
   }
-  if (parsed->help) std::cout << HelpText(facts);
-  if (parsed->version) std::cout << "epd " << kVersion << "\n";
-  if (parsed->print_config) std::cout << PrintConfig(*parsed);
-  if (parsed->help || parsed->version || parsed->print_config) return std::cout.flush() ? 0 : 1;
+  if (parsed->help || parsed->version || parsed->print_config) {
+    return PrintAll(absl::StrCat(parsed->help ? HelpText(facts) : "",
+                                 parsed->version ? absl::StrCat("epd ", kVersion, "\n") : "",
+                                 parsed->print_config ? PrintConfig(*parsed) : ""),
+                    has_output);
+  }
 
   // Before the log's thread. One that replaces another has a worker to go on with.
   absl::Status ended = before->has_value() ? absl::OkStatus() : CheckThreads(parsed->settings);

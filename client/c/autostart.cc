@@ -182,6 +182,14 @@ Status StartPrivateDaemon(const PrivateDaemon& daemon) {
                       std::strerror(errno));
   }
   while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (const int error = errno; error != EWOULDBLOCK && error != EINTR) {
+      return MakeStatus(
+          Code::kFailedPrecondition,
+          "set XDG_RUNTIME_DIR to a folder on a local file system, or EPD_SOCKET to a "
+          "running epd's socket: cannot lock %s/start.lock: %s; the file system there "
+          "has no locks (flock)",
+          daemon.folder.c_str(), std::strerror(error));
+    }
     if (Listens(daemon.socket_path)) return {};
     if (Clock::now() >= daemon.deadline) {
       return MakeStatus(Code::kUnavailable, "another process holds %s/start.lock and starts no epd",

@@ -2,8 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "client/c/unique_fd.h"
 
@@ -12,9 +16,18 @@ namespace {
 
 constexpr const char* kEnding = ".sock";
 
-bool IsSocket(const std::string& path) {
+// A socket that the kernel knows nobody behind: any other answer may be a living one's.
+bool IsStale(const std::string& path) {
   struct stat facts = {};
-  return lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode);
+  if (lstat(path.c_str(), &facts) != 0 || !S_ISSOCK(facts.st_mode)) return false;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  path.copy(address.sun_path, path.size());
+  const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  return probe.valid() &&
+         connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+         errno == ECONNREFUSED;
 }
 
 // As epd derives it, unless grpc_socket says otherwise.
@@ -39,7 +52,7 @@ void RemoveStaleFiles(const std::string& socket_path) {
     return;
   }
   for (const std::string& path : {socket_path, GrpcSocketOf(socket_path)}) {
-    if (IsSocket(path)) unlink(path.c_str());
+    if (IsStale(path)) unlink(path.c_str());
   }
   unlink(lock_path.c_str());
 }

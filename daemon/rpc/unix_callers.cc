@@ -3,36 +3,23 @@
 #include <grpcpp/server_posix.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace epd {
-namespace {
-
-constexpr int kBacklog = 512;
-
-}  // namespace
-
 absl::Status UnixCallers::Listen(const std::string& path) {
-  unlink(path.c_str());  // The instance lock is held.
-  listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  if (listener_.valid() &&
-      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
-      chmod(path.c_str(), 0600) == 0 && listen(listener_.get(), kBacklog) == 0) {
-    return absl::OkStatus();
+  absl::StatusOr<UniqueFd> listener = ListenAt(path, SOCK_STREAM, 0600);
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(),
+                        absl::StrCat("cannot serve gRPC on '", path,
+                                     "' (grpc_socket): ", listener.status().message()));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("cannot serve gRPC on '", path, "': ", std::strerror(errno)));
+  listener_ = *std::move(listener);
+  file_ = SocketFile(path);
+  return absl::OkStatus();
 }
 
 absl::Status UnixCallers::Serve(grpc::Server& server) {
@@ -63,6 +50,7 @@ void UnixCallers::Resume() {
 void UnixCallers::Stop() {
   if (!listener_.valid()) return;
   loop_.Remove(listener_.get());
+  file_.Remove();
   listener_.reset();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/node/attach/socket_file.h"
 #include "daemon/node/loop/event_loop.h"
 
 namespace epd {
@@ -24,14 +25,13 @@ class UnixCallers {
   explicit UnixCallers(EventLoop& loop) : loop_(loop) {}
   ~UnixCallers() { Stop(); }
 
-  // Binds and listens at `path`, mode 0600; a file there is stale.
-  //   FAILED_PRECONDITION  it cannot be bound
+  // Binds and listens at `path`, mode 0600. Errors as ListenAt.
   absl::Status Listen(const std::string& path);
   // Hands connections to `server` from now on. Errors as EventLoop::Add.
   absl::Status Serve(grpc::Server& server);
   // Accepts again after descriptors had run out; call now and then. Control thread.
   void Resume();
-  // Takes no more. Before the server ends.
+  // Takes no more, and removes the socket's file, if it is still this one's. Before the server ends.
   void Stop();
 
   // Of a call's context, for the log: "uid=0 pid=4711" on this socket, else "peer=ipv4:10.0.0.2:4711", with TLS and
@@ -50,6 +50,7 @@ class UnixCallers {
 
   EventLoop& loop_;
   UniqueFd listener_;
+  SocketFile file_;
   bool rests_ = false;  // It would be readable all the time.
   mutable absl::Mutex mutex_;
   std::map<std::string, Caller> callers_

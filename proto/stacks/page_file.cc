@@ -81,7 +81,7 @@ std::string MakeFile(const std::string& folder, PageFile* file) {
   }
   if (at == MAP_FAILED) {
     if (full != 0) errno = full;
-    std::string why = Why("memory for the stacks", folder);
+    std::string why = Why("memory and a lock (flock) for the stacks", folder);
     unlinkat(dir.get(), name.c_str(), 0);
     return why;
   }

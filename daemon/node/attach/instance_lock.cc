@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -18,6 +19,8 @@ namespace epd {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(20);
+// A process that was killed closes its lock a moment before its socket.
+constexpr absl::Duration kDying = absl::Seconds(1);
 
 bool IsStillAt(int fd, const std::string& path) {
   struct stat held;
@@ -34,6 +37,15 @@ std::string ReadPid(int fd) {
   return pid.empty() ? "unknown" : pid;
 }
 
+// Of flock. A file system that has no locks says so each time: waiting for it is in vain.
+absl::Status WhyNoLock(int error, const std::string& path) {
+  if (error == EWOULDBLOCK || error == EINTR) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot lock '", path, "': ", std::strerror(error),
+      "; the file system there has no locks (flock), which keep two epds from one socket: choose a "
+      "--socket on a local one, such as /run"));
+}
+
 void WritePid(int fd) {
   const std::string pid = absl::StrCat(getpid(), "\n");
   // The pid is for people; the lock holds without it.
@@ -47,6 +59,7 @@ absl::StatusOr<InstanceLock> InstanceLock::Take(const std::string& socket_path,
                                                 absl::Duration patience) {
   const std::string path = PathOf(socket_path);
   const absl::Time deadline = MonotonicNow() + patience;
+  const absl::Time dying = MonotonicNow() + kDying;
   for (;;) {
     UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid()) {
@@ -55,9 +68,23 @@ absl::StatusOr<InstanceLock> InstanceLock::Take(const std::string& socket_path,
     }
     if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
       if (!IsStillAt(fd.get(), path)) continue;  // Its last holder has just removed it.
-      WritePid(fd.get());
-      return InstanceLock(path, std::move(fd));
+      // One that lives has lost its lock file: to a cleaner of old files, or to a hand.
+      const std::string who = WhoListens(socket_path);
+      if (who.empty()) {
+        WritePid(fd.get());
+        return InstanceLock(path, std::move(fd));
+      }
+      if (MonotonicNow() >= std::min(deadline, dying)) {
+        unlink(path.c_str());
+        return absl::AlreadyExistsError(absl::StrCat(
+            who, " serves this socket, '", socket_path, "', though nobody holds '", path,
+            "', which somebody has removed; use it, stop it, or give this one another --socket"));
+      }
+      fd.reset();
+      absl::SleepFor(kRetry);
+      continue;
     }
+    if (absl::Status bad = WhyNoLock(errno, path); !bad.ok()) return bad;
     const std::string holder = ReadPid(fd.get());
     if (SomebodyListens(socket_path)) {
       return absl::AlreadyExistsError(

@@ -16,8 +16,10 @@ class InstanceLock {
   // a killed epd does no harm. While another epd holds it: if that one still serves `socket_path`
   // this fails at once; if it is on its way out (it no longer listens) this waits for up to
   // `patience`. Blocking.
-  //   ALREADY_EXISTS     another epd (its pid is named) serves this socket, or does not end in time
-  //   PERMISSION_DENIED  the file cannot be made or opened
+  // One that lives and whose lock file was removed keeps its socket, too.
+  //   ALREADY_EXISTS       another epd (its pid is named) serves this socket, or does not end in time
+  //   PERMISSION_DENIED    the file cannot be made or opened
+  //   FAILED_PRECONDITION  the file system has no locks
   static absl::StatusOr<InstanceLock> Take(const std::string& socket_path, absl::Duration patience);
 
   // Goes on with the lock that another program of this process took.

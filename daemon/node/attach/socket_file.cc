@@ -5,8 +5,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,8 +24,34 @@ sockaddr_un Address(const std::string& path) {
   return address;
 }
 
-UniqueFd NewSocket() {
-  return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+UniqueFd NewSocket(int type) {
+  return UniqueFd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+pid_t PidBehind(int fd) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  return peer.pid;
+}
+
+// Pid 0: it listens, and is in another pid namespace. Nothing: nobody listens.
+struct Listener {
+  pid_t pid = 0;
+  int problem = 0;  // Why it cannot be asked.
+};
+std::optional<Listener> FindListener(const std::string& path) {
+  int problem = 0;
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+    const UniqueFd probe = NewSocket(type);
+    const sockaddr_un address = Address(path);
+    if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+      return Listener{PidBehind(probe.get()), 0};
+    problem = errno;
+    if (problem == ECONNREFUSED || problem == ENOENT) return std::nullopt;
+    if (problem == EAGAIN) break;  // Its queue is full.
+  }
+  return Listener{0, problem};
 }
 
 absl::Status Failed(const std::string& path, const std::string& what) {
@@ -73,31 +102,70 @@ absl::Status PrepareFolderOf(const std::string& path) {
   return absl::OkStatus();
 }
 
-bool SomebodyListens(const std::string& path) {
-  const UniqueFd probe = NewSocket();
-  const sockaddr_un address = Address(path);
-  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
-    return true;
-  return errno == EAGAIN;  // It listens, and its queue is full.
+bool SomebodyListens(const std::string& path) { return FindListener(path).has_value(); }
+
+std::string WhoListens(const std::string& path) {
+  const std::optional<Listener> found = FindListener(path);
+  if (!found.has_value()) return "";
+  if (found->pid > 0) return absl::StrCat("another epd (pid ", found->pid, ")");
+  if (found->problem == 0) return "another epd (in another pid namespace)";
+  if (found->problem == EAGAIN) return "another epd (its queue is full)";
+  return absl::StrCat("a program that cannot be asked (", std::strerror(found->problem), ")");
 }
 
-absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
+SocketFile::SocketFile(std::string path) : path_(std::move(path)) {
+  struct stat found;
+  if (lstat(path_.c_str(), &found) != 0) {
+    path_.clear();
+    return;
+  }
+  device_ = found.st_dev;
+  inode_ = found.st_ino;
+}
+
+SocketFile SocketFile::Adopt(const std::string& path) {
+  SocketFile file(path);
+  const std::optional<Listener> found = FindListener(path);
+  const bool own = found.has_value() && found->pid == getpid();
+  return own ? file : SocketFile();
+}
+
+bool SocketFile::IsThere() const {
+  struct stat found;
+  return !path_.empty() && lstat(path_.c_str(), &found) == 0 && found.st_dev == device_ &&
+         found.st_ino == inode_;
+}
+
+void SocketFile::Remove() {
+  if (IsThere()) unlink(path_.c_str());
+  path_.clear();
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int type, mode_t mode) {
   struct stat found;
   if (lstat(path.c_str(), &found) == 0) {
     if (!S_ISSOCK(found.st_mode))
       return Failed(path, "something that is no socket lies there; move it away");
+    if (const std::string who = WhoListens(path); !who.empty()) {
+      return absl::AlreadyExistsError(absl::StrCat(who, " serves the socket '", path,
+                                                   "'; use it, stop it, or choose another path"));
+    }
     unlink(path.c_str());
   }
-  UniqueFd listener = NewSocket();
+  UniqueFd listener = NewSocket(type);
   const sockaddr_un address = Address(path);
   if (!listener.valid() ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return Failed(path, absl::StrCat("bind: ", std::strerror(errno)));
   }
-  if (chmod(path.c_str(), 0666) != 0 || listen(listener.get(), 512) != 0) {
+  if (chmod(path.c_str(), mode) != 0 || listen(listener.get(), 512) != 0) {
     return Failed(path, absl::StrCat("listen: ", std::strerror(errno)));
   }
   return listener;
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
+  return ListenAt(path, SOCK_SEQPACKET, 0666);
 }
 
 }  // namespace epd

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -95,6 +96,71 @@ def test_second_epd_on_the_same_socket_names_the_first_and_does_it_no_harm(daemo
     assert f"another epd (pid {daemon.process.pid}) serves this socket" in second.stderr
     with daemon.client() as client:
         client.attach()
+
+
+def test_epd_whose_lock_file_was_removed_keeps_its_sockets_and_its_end_takes_no_others(
+    daemon, tmp_path
+):
+    """As cleaners of /tmp do; a second epd is asked for at the same place."""
+    daemon.start()
+    first = daemon.process
+    (daemon.folder / "epd.sock.lock").unlink()
+    second = _run(daemon)
+    assert second.returncode == 1
+    assert f"another epd (pid {first.pid}) serves this socket" in second.stderr
+    assert "which somebody has removed" in second.stderr
+    with daemon.client() as client:
+        client.attach()
+    for name in ("epd.sock", "epd-grpc.sock"):
+        (daemon.folder / name).unlink()
+    later = epd_process.Daemon(daemon.folder)
+    later.start()
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 0
+    assert {"epd.sock", "epd-grpc.sock", "epd.sock.lock"} <= _names(daemon.folder)
+    with later.client() as client:
+        client.attach()
+    assert later.stop() == 0
+    assert not {"epd.sock", "epd-grpc.sock", "epd.sock.lock"} & _names(daemon.folder)
+
+
+def test_a_living_grpc_socket_of_another_epd_is_not_taken(daemon, tmp_path):
+    daemon.start()
+    (tmp_path / "other").mkdir()
+    other = epd_process.Daemon(tmp_path / "other")
+    ended = _run(other, f"--grpc_socket={daemon.grpc_socket}")
+    assert ended.returncode == 1
+    assert f"another epd (pid {daemon.process.pid}) serves the socket" in ended.stderr, ended.stderr
+    assert pathlib.Path(daemon.grpc_socket).is_socket()
+
+
+@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def test_a_file_system_without_locks_is_named_at_once(daemon, error):
+    if shutil.which("strace") is None:
+        pytest.skip("no strace, which makes flock fail")
+    wrap = ["strace", "-f", "-o/dev/null", "-etrace=flock", f"-einject=flock:error={error}"]
+    began = time.monotonic()
+    ended = subprocess.run(
+        [*wrap, *daemon.command()], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 1 and time.monotonic() - began < 5
+    assert "has no locks (flock)" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version", "--print-config"])
+def test_output_that_cannot_be_written_is_said_and_not_zero(daemon, flag):
+    for redirect, why in (
+        (">/dev/full", "No space left on device"),
+        (">&-", "Bad file descriptor"),
+    ):
+        ended = subprocess.run(
+            ["/bin/sh", "-c", f'exec "$@" {redirect}', "sh", epd_process.binary("epd"), flag],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert ended.stderr == f"epd: cannot write to standard output: {why}\n"
 
 
 def test_socket_path_that_is_too_long_is_an_error_with_the_limit(daemon):

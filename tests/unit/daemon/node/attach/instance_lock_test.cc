@@ -1,13 +1,19 @@
 // Goal: one epd per socket; a killed one leaves nothing that stops the next, a living one is named.
 #include "daemon/node/attach/instance_lock.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include "absl/time/clock.h"
 #include "daemon/node/attach/socket_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,6 +21,7 @@
 namespace epd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 class InstanceLockTest : public testing::Test {
@@ -75,6 +82,79 @@ TEST_F(InstanceLockTest, StaleSocketIsReplacedAndAnythingElseIsNot) {
   std::ofstream(socket_) << "precious";
   EXPECT_TRUE(absl::IsFailedPrecondition(ListenAt(socket_).status()));
   EXPECT_EQ(access(socket_.c_str(), F_OK), 0);
+}
+
+TEST_F(InstanceLockTest, LivingEpdKeepsItsSocketWhenItsLockFileWasRemoved) {
+  const auto lock = InstanceLock::Take(socket_, absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok());
+  const auto listener = ListenAt(socket_);
+  ASSERT_TRUE(listener.ok());
+  unlink((socket_ + ".lock").c_str());
+
+  const auto second = InstanceLock::Take(socket_, absl::ZeroDuration());
+  EXPECT_TRUE(absl::IsAlreadyExists(second.status())) << second.status();
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr("another epd (pid " + std::to_string(getpid()) + ")"),
+                    HasSubstr("which somebody has removed")));
+  EXPECT_FALSE(LockFileExists()) << "what the second one made";
+}
+
+// Whatever kind of connection it takes, and though its queue is full.
+TEST_F(InstanceLockTest, LivingSocketIsNeverReplaced) {
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+    const auto living = ListenAt(socket_, type, 0600);
+    ASSERT_TRUE(living.ok()) << living.status();
+    const SocketFile file(socket_);
+    for (const int other : {SOCK_SEQPACKET, SOCK_STREAM}) {
+      const auto second = ListenAt(socket_, other, 0600);
+      EXPECT_TRUE(absl::IsAlreadyExists(second.status())) << second.status();
+    }
+    EXPECT_TRUE(file.IsThere());
+    listen(living->get(), 0);
+    std::vector<UniqueFd> waiting;
+    for (int i = 0; i < 4; ++i) {
+      waiting.emplace_back(socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      sockaddr_un address = {};
+      address.sun_family = AF_UNIX;
+      socket_.copy(address.sun_path, sizeof address.sun_path - 1);
+      connect(waiting.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    }
+    EXPECT_EQ(WhoListens(socket_), "another epd (its queue is full)");
+    EXPECT_TRUE(absl::IsAlreadyExists(ListenAt(socket_).status()));
+    unlink(socket_.c_str());
+  }
+}
+
+TEST_F(InstanceLockTest, SocketOfSomebodyElseIsNotRemoved) {
+  const auto own = ListenAt(socket_);
+  ASSERT_TRUE(own.ok());
+  SocketFile file(socket_);
+  unlink(socket_.c_str());
+  EXPECT_FALSE(file.IsThere());
+  const auto others = ListenAt(socket_);
+  ASSERT_TRUE(others.ok());
+  file.Remove();
+  EXPECT_EQ(access(socket_.c_str(), F_OK), 0);
+  SocketFile(socket_).Remove();
+  EXPECT_NE(access(socket_.c_str(), F_OK), 0);
+}
+
+TEST_F(InstanceLockTest, ProgramThatReplacesAnotherTakesOverOnlyWhatAnswersAsThisProcess) {
+  const auto own = ListenAt(socket_);
+  ASSERT_TRUE(own.ok());
+  EXPECT_TRUE(SocketFile::Adopt(socket_).IsThere());
+  unlink(socket_.c_str());
+  EXPECT_FALSE(SocketFile::Adopt(socket_).IsThere());
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto others = ListenAt(socket_);
+    pause();
+    _exit(others.ok() ? 0 : 1);
+  }
+  while (!SomebodyListens(socket_)) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(SocketFile::Adopt(socket_).IsThere());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST(SocketPathTest, PathsThatNoSocketCanHaveAreRefusedWithTheLimit) {
