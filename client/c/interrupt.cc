@@ -1,36 +1,99 @@
 #include "client/c/interrupt.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <csignal>
+#include <mutex>
+#include <shared_mutex>
 
 namespace epd::client {
 namespace {
 
 // Of the process, as signals are.
 std::atomic<uint64_t> g_interrupts{0};
+std::atomic<std::atomic<uint64_t>*> g_count{&g_interrupts};
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "a signal handler counts");
 struct sigaction g_before = {};
+// Whoever asks the interpreter holds it shared.
+std::shared_mutex g_interpreter_mutex;
+Interpreter g_interpreter;
+
+uint64_t Count() { return g_count.load()->load(std::memory_order_relaxed); }
 
 void OnInterrupt(int signal, siginfo_t* facts, void* context) {
-  g_interrupts.fetch_add(1, std::memory_order_relaxed);
+  g_count.load()->fetch_add(1, std::memory_order_relaxed);
   if ((g_before.sa_flags & SA_SIGINFO) != 0) return g_before.sa_sigaction(signal, facts, context);
   g_before.sa_handler(signal);
+}
+
+const void* HandlerOf(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 ? reinterpret_cast<const void*>(action.sa_sigaction)
+                                             : reinterpret_cast<const void*>(action.sa_handler);
+}
+
+const void* ObjectOf(const void* address) {
+  Dl_info facts = {};
+  return dladdr(address, &facts) != 0 ? facts.dli_fbase : nullptr;
+}
+
+bool IsHandled(const struct sigaction& action) {
+  const bool takes_facts = (action.sa_flags & SA_SIGINFO) != 0;
+  return takes_facts || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+}
+
+void Wrap(struct sigaction action) {
+  g_before = action;
+  action.sa_sigaction = &OnInterrupt;
+  action.sa_flags |= SA_SIGINFO;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+bool IsOurs(const struct sigaction& action) {
+  return HandlerOf(action) == reinterpret_cast<const void*>(&OnInterrupt);
+}
+
+// Wraps the interpreter's handler, and no other: one that somebody chains to this one would be called by it and call it.
+void WatchAgain() {
+  struct sigaction now = {};
+  if (sigaction(SIGINT, nullptr, &now) != 0 || IsOurs(now) || !IsHandled(now)) return;
+  const std::unique_lock lock(g_interpreter_mutex, std::try_to_lock);
+  if (!lock.owns_lock() || g_interpreter.owner == nullptr) return;
+  const void* object = ObjectOf(HandlerOf(now));
+  if (object != nullptr && object == ObjectOf(g_interpreter.owner)) Wrap(now);
+}
+
+bool EndsWait(uint64_t interrupt) {
+  const std::shared_lock lock(g_interpreter_mutex);
+  return g_interpreter.ends_wait == nullptr || g_interpreter.ends_wait(interrupt);
 }
 
 }  // namespace
 
 void WatchInterrupts() {
   struct sigaction now = {};
-  if (sigaction(SIGINT, nullptr, &now) != 0) return;
-  const bool takes_facts = (now.sa_flags & SA_SIGINFO) != 0;
-  if (takes_facts && now.sa_sigaction == &OnInterrupt) return;
-  if (!takes_facts && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN)) return;
-  g_before = now;
-  now.sa_sigaction = &OnInterrupt;
-  now.sa_flags |= SA_SIGINFO;
-  sigaction(SIGINT, &now, nullptr);
+  if (sigaction(SIGINT, nullptr, &now) == 0 && !IsOurs(now) && IsHandled(now)) Wrap(now);
 }
 
-uint64_t Interrupts::Count() { return g_interrupts.load(std::memory_order_relaxed); }
+void SetInterpreter(const Interpreter& interpreter) {
+  {
+    const std::unique_lock lock(g_interpreter_mutex);
+    g_interpreter = interpreter;
+    if (interpreter.count != nullptr) g_count = interpreter.count;
+  }
+  WatchAgain();
+}
+
+Interrupts::Interrupts() : seen_(Count()) { WatchAgain(); }
+
+bool Interrupts::any() const {
+  if (ends_) return true;
+  WatchAgain();
+  const uint64_t now = Count();
+  if (now == seen_) return false;
+  seen_ = now;
+  ends_ = ++asked_ > 1 || EndsWait(now);
+  return ends_;
+}
 
 }  // namespace epd::client

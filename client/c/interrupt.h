@@ -2,6 +2,7 @@
 // others take.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -14,17 +15,32 @@ inline constexpr std::chrono::milliseconds kInterruptLook{200};
 // signal is ignored or would end the process. A handler that is set later takes the signal away again.
 void WatchInterrupts();
 
+// The program is run by an interpreter, which has one handler of its own for all that its programs install, whenever they do.
+struct Interpreter {
+  // Its handler is of the same shared object as this, which is how it is known.
+  const void* owner = nullptr;
+  // Of SIGINTs, by whichever of several copies of this library (a framework's each) has its handler in place.
+  std::atomic<uint64_t>* count = nullptr;
+  // Called by each thread that waits, once for each SIGINT, with its number; true: the wait is to end. May wait for the interpreter's
+  // lock.
+  bool (*ends_wait)(uint64_t interrupt) = nullptr;
+};
+
+// As WatchInterrupts, and each wait looks whether the interpreter's handler is there again without this one. `interpreter.owner`
+// null: it ends; returns once nobody asks it any more, and from then on every SIGINT ends waits.
+void SetInterpreter(const Interpreter& interpreter);
+
 // Made where a wait begins.
 class Interrupts {
  public:
-  Interrupts() : before_(Count()) {}
-  // Whether there was one since.
-  bool any() const { return Count() != before_; }
+  Interrupts();
+  // Whether one has come since that ends the wait: with an interpreter the first that it says so of, or the second of all.
+  bool any() const;
 
  private:
-  static uint64_t Count();
-
-  const uint64_t before_;
+  mutable uint64_t seen_;
+  mutable int asked_ = 0;
+  mutable bool ends_ = false;
 };
 
 }  // namespace epd::client

@@ -16,6 +16,7 @@
 #include "client/program/api_words.h"
 #include "client/program/completer.h"
 #include "client/program/groups.h"
+#include "client/program/interpreter.h"
 #include "client/program/program_call.h"
 
 namespace epd::program {
@@ -282,6 +283,10 @@ const char* epd_program_retry(int code, const char* text) {
 
 void epd_program_watch_interrupts(void) {
   GuardedCall([] { epd::client::WatchInterrupts(); });
+}
+
+void epd_program_set_interpreter(const epd_program_interpreter* interpreter) {
+  epd::program::SetInterpreter(interpreter);
 }
 
 size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,

@@ -239,6 +239,34 @@ EPD_API const char* epd_program_retry(int code, const char* text);
  * program is set. One that is set later takes this away again. */
 EPD_API void epd_program_watch_interrupts(void);
 
+/* What of CPython decides about Ctrl-C, as addresses of its C API, since nothing here links it: all of one running interpreter.
+ * Each thread that waits asks, within a second of a SIGINT, and as each asks for itself: `check_signals` runs the program's handlers
+ * if it is the main thread. What they raise is raised there once the wait has ended (CANCELLED). Where they raise nothing,
+ * `ends_wait` is called with the interpreter's lock held: EPD_INTERRUPT_ENDS ends the wait, EPD_INTERRUPT_RAISES does and raises
+ * KeyboardInterrupt in the main thread, 0 leaves it to the handler of the program: the wait goes on until the second SIGINT. */
+typedef struct {
+  size_t struct_size;
+  int (*ensure)(void);        /* PyGILState_Ensure */
+  void (*release)(int state); /* PyGILState_Release */
+  int (*check_signals)(
+      void); /* PyErr_CheckSignals; it lies in the same object as CPython's handler of signals. */
+  void (*fetch)(void** type, void** value, void** traceback);  /* PyErr_Fetch */
+  void (*restore)(void* type, void* value, void* traceback);   /* PyErr_Restore */
+  int (*add_pending_call)(int (*call)(void*), void* argument); /* Py_AddPendingCall */
+  void (*set_none)(void* type);                                /* PyErr_SetNone */
+  void* keyboard_interrupt;                                    /* PyExc_KeyboardInterrupt */
+  int (*ends_wait)(void);
+  uint64_t*
+      num_interrupts; /* Of the process, for ever: shared by all libraries with this interface in it. */
+} epd_program_interpreter;
+
+#define EPD_INTERRUPT_ENDS 1
+#define EPD_INTERRUPT_RAISES 2
+
+/* From now on waits see SIGINT whoever handles it, and since when: notebooks and event loops install handlers of their own. NULL: the
+ * interpreter ends; returns once nobody asks it any more, so call it without its lock. From then on each SIGINT ends all waits. */
+EPD_API void epd_program_set_interpreter(const epd_program_interpreter* interpreter);
+
 /* epd_handle_mem_size, where the C library inside is private. */
 EPD_API size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,
                                            uint32_t max_tokens_per_rank, uint32_t top_k);

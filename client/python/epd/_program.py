@@ -1,6 +1,10 @@
 """client/program by ctypes: epd_program.h, which is the same in the libraries of all frameworks."""
 
+import atexit
 import ctypes
+import functools
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -70,8 +74,67 @@ class Call(ctypes.Structure):
     ]
 
 
+# Fields of epd_program_interpreter that are functions of CPython.
+_PYTHON_CALLS = {
+    "ensure": "PyGILState_Ensure",
+    "release": "PyGILState_Release",
+    "check_signals": "PyErr_CheckSignals",
+    "fetch": "PyErr_Fetch",
+    "restore": "PyErr_Restore",
+    "add_pending_call": "Py_AddPendingCall",
+    "set_none": "PyErr_SetNone",
+}
+ENDS_WAIT = ctypes.PYFUNCTYPE(ctypes.c_int)
+
 # epd_program_describe: of an alias and its number of ranks.
 DESCRIBE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(Error))
+
+_num_interrupts = ctypes.c_uint64()
+_interpreters: list[Any] = []  # Functions that C code calls must not be collected.
+# What an interpreter says of a SIGINT, see epd_program.h.
+_ENDS, _ENDS_AND_RAISES = 1, 2
+
+
+class Interpreter(ctypes.Structure):
+    """epd_program_interpreter, with this process's CPython."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        *((name, ctypes.c_void_p) for name in (*_PYTHON_CALLS, "keyboard_interrupt")),
+        ("ends_wait", ENDS_WAIT),
+        ("num_interrupts", ctypes.POINTER(ctypes.c_uint64)),
+    )
+
+
+def _ends_wait() -> int:
+    """What SIGINT does to a wait, once the program's handlers have run: nothing, if one of them is the program's own."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        return _ENDS
+    # asyncio.run's counts, and cancels a task that waits here: it would be heard when the wait is over.
+    runner = getattr(sys.modules.get("asyncio.runners"), "Runner", None)
+    of_asyncio = isinstance(handler, functools.partial) and (
+        type(getattr(handler.func, "__self__", None)) is runner
+    )
+    return _ENDS_AND_RAISES if of_asyncio else 0
+
+
+def _follow_interrupts(library: ctypes.CDLL) -> None:
+    """Has waits of the library see Ctrl-C, whichever handler the program has by then."""
+    python = ctypes.pythonapi
+    calls = (ctypes.cast(getattr(python, of), ctypes.c_void_p) for of in _PYTHON_CALLS.values())
+    interrupt = ctypes.c_void_p(id(KeyboardInterrupt))
+    interpreter = Interpreter(
+        ctypes.sizeof(Interpreter),
+        *calls,
+        interrupt,
+        ENDS_WAIT(_ends_wait),
+        ctypes.pointer(_num_interrupts),
+    )
+    library.epd_program_set_interpreter(ctypes.byref(interpreter))
+    _interpreters.append(interpreter)
+    atexit.register(library.epd_program_set_interpreter, None)
+
 
 _libraries: list["Library"] = []
 # What a call may fail with, which is too large to be made anew for each.
@@ -122,8 +185,8 @@ class Library:
         call, code, number = ctypes.POINTER(Call), ctypes.c_int, ctypes.c_uint32
         operation = (code, call, ctypes.c_void_p, problem)
         self.declare(
-            program_watch_interrupts=(None,),
             program_job_of_environment=(size, text, size),
+            program_set_interpreter=(None, ctypes.POINTER(Interpreter)),
             program_connect=(code, text, text, problem),
             program_socket_path=(size, text, size),
             program_join=(code, ctypes.c_void_p, problem),
@@ -139,6 +202,7 @@ class Library:
             **{f"program_{name}": operation for name in _OPERATIONS},
         )
         _libraries.append(self)
+        _follow_interrupts(self.c)
 
     def declare(self, **signatures: tuple[Any, ...]) -> None:
         """Of functions, without the prefix: the result's type, then the arguments'."""

@@ -41,12 +41,32 @@ def test_fork_and_multiprocessing():
         assert "forks: fine" in ended.stdout
 
 
-@pytest.mark.parametrize("where", ["forming", "running"])
-def test_ctrl_c_ends_a_wait_within_a_second_and_the_group_goes_on(where: str):
+def _expect_interrupt(rank: subprocess.Popen[str]) -> None:
+    sent = time.monotonic()
+    rank.send_signal(signal.SIGINT)
+    word, _, at = rank.stdout.readline().partition(" ")
+    assert word == "interrupted" and float(at) - sent < 1, rank.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("where", "handler"),
+    [
+        ("forming", "python"),
+        ("forming", "asyncio"),
+        ("forming", "own"),
+        ("forming", "flag"),
+        ("running", "python"),
+        ("running", "cell"),
+        ("running", "asyncio"),
+        ("running", "own"),
+        ("running", "flag"),
+    ],
+)
+def test_ctrl_c_ends_a_wait_within_a_second_and_the_group_goes_on(where: str, handler: str):
     with running_daemon() as daemon:
         ranks = [
             subprocess.Popen(
-                python(str(_SCRIPTS / "interrupted.py"), where, str(rank)),
+                python(str(_SCRIPTS / "interrupted.py"), where, str(rank), handler),
                 env=clean_environment(EPD_SOCKET=daemon.socket, EPD_FORM_TIMEOUT="60"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -59,10 +79,15 @@ def test_ctrl_c_ends_a_wait_within_a_second_and_the_group_goes_on(where: str):
             for rank in ranks:
                 assert rank.stdout.readline() == "waiting\n", rank.stderr.read()
             time.sleep(1)  # It is deep in its wait, and not on its way there.
-            sent = time.monotonic()
-            ranks[0].send_signal(signal.SIGINT)
-            word, _, at = ranks[0].stdout.readline().partition(" ")
-            assert word == "interrupted" and float(at) - sent < 1, ranks[0].stderr.read()
+            if handler == "flag":  # The first is the program's to act upon, and the wait goes on.
+                ranks[0].send_signal(signal.SIGINT)
+                assert ranks[0].stdout.readline() == "noted\n", ranks[0].stderr.read()
+                time.sleep(0.5)
+                ranks[0].send_signal(signal.SIGINT)
+                assert ranks[0].stdout.readline() == "noted\n", ranks[0].stderr.read()
+                assert ranks[0].stdout.readline().startswith("interrupted ")
+            else:
+                _expect_interrupt(ranks[0])
             for rank in ranks:
                 rank.stdin.write("go on\n")
                 rank.stdin.flush()

@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import re
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +120,6 @@ jax.ffi.register_ffi_target(
     DONE, jax.ffi.pycapsule(_library.epd_jax_done), platform="cpu", api_version=1
 )
 _follow_compilations(_library)
-# Without it the main thread hears of Ctrl-C when the other ranks come. A program with a handler of its own decides itself.
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    _library.epd_program_watch_interrupts()
 
 connect, join, finalize = _program.connect, _program.join, _program.finalize
 join_again, wait_ready, state = _program.join_again, _program.wait_ready, _program.state

@@ -1,8 +1,12 @@
-"""A rank whose peers do not come; the test sends Ctrl-C. Arguments: where it waits, and its rank.
+"""A rank whose peers do not come; the test sends Ctrl-C. Arguments: where it waits, its rank, and who handles SIGINT.
 
-``forming``: for a second rank that never joins. ``running``: for one that joins and makes no call until it is told to."""
+``forming``: for a second rank that never joins. ``running``: for one that joins and makes no call until it is told to.
+Handlers are set after ``epd.jax`` was imported: ``cell`` as a notebook does for each of its cells, ``asyncio`` by
+``asyncio.run``, ``own`` one that raises something of its own, ``flag`` one that raises nothing."""
 
+import asyncio
 import contextlib
+import signal
 import sys
 import time
 
@@ -40,24 +44,52 @@ def _prepare_within(group: ep.Group, failures: int) -> None:
     return _prepare(group)
 
 
-def _interrupted(wait) -> None:
+class _OwnError(KeyboardInterrupt):
+    pass
+
+
+def _raise_own(*_: object) -> None:
+    raise _OwnError
+
+
+def _set_handler(handler: str) -> None:
+    if handler == "cell":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    elif handler == "own":
+        signal.signal(signal.SIGINT, _raise_own)
+    elif handler == "flag":
+        signal.signal(signal.SIGINT, lambda *_: print("noted", flush=True))
+
+
+def _interrupted(wait, handler: str) -> None:
+    _set_handler(handler)
+
+    async def in_loop() -> None:
+        wait()
+
+    expected = {"own": _OwnError, "flag": Exception}.get(handler, KeyboardInterrupt)
     print("waiting", flush=True)
     try:
-        wait()
-    except KeyboardInterrupt:
+        if handler == "asyncio":
+            asyncio.run(in_loop())
+        else:
+            wait()
+    except expected as error:
+        assert handler != "flag" or "CANCELLED" in str(error), error
         print(f"interrupted {time.clock_gettime(time.CLOCK_MONOTONIC)}", flush=True)
     else:
         raise AssertionError("nobody interrupted it")
 
 
 def main() -> None:
-    where, rank = sys.argv[1], int(sys.argv[2])
+    where, rank, handler = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     if where == "forming":
-        return _interrupted(lambda: _join(rank))
+        return _interrupted(lambda: _join(rank), handler)
     group = _join(rank)
     _prepare(group)
     if rank == 0:
-        _interrupted(lambda: _prepare(group))
+        _interrupted(lambda: _prepare(group), handler)
         # It joins again. A call that the other rank began late can end the new formation, once.
         _prepare_within(group, 1)
     else:
