@@ -254,6 +254,7 @@ void LogStart(const Start& start, const Settings& settings, const RpcServer& rpc
 //   sockets, sessions, worker, traces, metrics, gRPC
 absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   const Settings& settings = parsed.settings;
+  if (absl::Status bad = CheckPidfds(); !bad.ok()) return bad;
   if (absl::Status bad = CheckPaths(settings); !bad.ok()) return bad;
   if (absl::Status bad = CheckBefore(start, settings); !bad.ok()) return bad;
   IncomingFds inherited;

@@ -192,8 +192,15 @@ absl::Status FormationLateError(const FormationReport& late) {
       DescribeRanks(late.missing), "; dead: ", DescribeAll(late.dead),
       "; wrong epoch or spec: ", DescribeAll(late.wrong));
   if (!late.cause.ok()) absl::StrAppend(&text, "; it formed again because: ", late.cause.message());
-  return absl::DeadlineExceededError(
-      absl::StrCat(text, "; start the missing ranks and join again"));
+  for (const auto& [worker, why] : late.down) {
+    absl::StrAppend(&text, "; the worker of ", Named(worker),
+                    " does not serve: ", why.empty() ? "it has not begun to" : why);
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      text,
+      late.missing.empty() && !late.down.empty()
+          ? "; mend what the worker lacks, see epctl doctor and epd's log there, and join again"
+          : "; start the missing ranks and join again"));
 }
 
 absl::Status CompareNodes(const std::string& group, const std::vector<NodeToCompare>& nodes,

@@ -2,6 +2,7 @@
 // rank.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,8 @@ struct FormationReport {
   std::vector<RankPhase> dead;   // ... and who held them last.
   std::vector<RankPhase> wrong;  // Brought another spec, instance or an old epoch: the phase says.
   absl::Status cause;            // Why a group that had been READY forms again.
+  std::map<WorkerId, std::string> down =
+      {};  // Workers that its ranks wait for, and what is known of why.
 };
 
 // DEADLINE_EXCEEDED with arrived, missing, dead and wrong ranks.

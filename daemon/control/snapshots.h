@@ -113,6 +113,8 @@ struct WorkerReport {
   std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
   std::string local_address = {};  // ... and of its own node's; empty: at the same place.
   std::string wire_secret = {};    // Of its epd's run; whoever is to call it is told. Never logged.
+  std::string down_because =
+      {};  // How its last run ended, or why it does not start; empty: it is up, or begins.
 
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };

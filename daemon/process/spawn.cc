@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/system_call_error.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
@@ -54,12 +55,20 @@ absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::stri
   child.pidfd.reset(EPD_FAILPOINT_CALL("epd.worker.no_descriptor", EMFILE,
                                        static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0))));
   if (!child.pidfd.valid()) {
-    const std::string why = std::strerror(errno);
+    const int error = errno;
     kill(child.pid, SIGKILL);
     waitpid(child.pid, nullptr, 0);
-    return absl::ResourceExhaustedError(absl::StrCat("pidfd_open of the new worker: ", why));
+    return SystemCallError("pidfd_open of the new process", error,
+                           "raise the limit on descriptors (ulimit -n, LimitNOFILE)");
   }
   return child;
+}
+
+absl::Status CheckPidfds() {
+  const UniqueFd own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (own.valid()) return absl::OkStatus();
+  return SystemCallError("pidfd_open of epd itself", errno,
+                         "raise the limit on descriptors (ulimit -n, LimitNOFILE)");
 }
 
 std::string Reap(const Child& child) {

@@ -19,8 +19,15 @@ struct Child {
 // ends it in order.
 //   NOT_FOUND           the binary is missing or not executable
 //   RESOURCE_EXHAUSTED  no process, memory or descriptor to be had
+//   FAILED_PRECONDITION  as CheckPidfds
 absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::string>& args, int fd3,
                             const std::string& name = "");
+
+// Whether processes can be watched at all. Ask before the first Spawn: a sandbox that refuses it would let each child start and be
+// killed again.
+//   FAILED_PRECONDITION  the kernel or a sandbox has no pidfd_open
+//   RESOURCE_EXHAUSTED   no descriptor to be had
+absl::Status CheckPidfds();
 
 // Takes the exit status of a child that has ended, in words: "exited with status 1", "killed by
 // signal 9 (Killed)". Empty: it still runs.

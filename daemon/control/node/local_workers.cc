@@ -31,6 +31,10 @@ void LocalWorkers::Start(const WorkerStarted& event) {
 bool LocalWorkers::End(const WorkerDied& event) {
   Worker& worker = workers_.at(event.name);
   if (event.worker && event.worker != worker.report.incarnation) return false;
+  if (worker.report.down_because != event.cause.message()) {
+    worker.report.down_because = std::string(event.cause.message());
+    outbox_.MarkChanged();
+  }
   if (worker.state == WorkerState::kDown) return false;  // A start that failed.
   Fire(worker, WorkerEvent::kDied);
   worker.report.incarnation = Incarnation{};

@@ -9,6 +9,7 @@ namespace {
 // Of names whose formations were late; an operator looks at the last ones.
 constexpr size_t kMaxReports = 256;
 constexpr size_t kMaxStale = 8192;
+constexpr const char* kWorkerDown = "worker_down";
 
 }  // namespace
 
@@ -47,7 +48,7 @@ std::string FormationReports::Phase(const ClusterGroup& group, Rank rank) const 
   if (!drained) return "not_drained";
   if (group.state == GroupState::kDegraded) return "drained";
   const WorkerId worker = claims_.Worker(key, rank);
-  if (!nodes_.Worker(worker).incarnation) return "worker_down";
+  if (!nodes_.Worker(worker).incarnation) return kWorkerDown;
   const ClusterCommunicator& communicator = groups_.Communicator(group);
   if (!communicator.initialised) {
     const GroupWork* shared = nodes_.Work(worker, communicator.id);
@@ -71,6 +72,11 @@ absl::Status FormationReports::Late(const ClusterGroup& group, absl::Duration al
   late.cause = group.cause;
   late.arrived = Holders(group);
   late.missing = group.missing();
+  for (const RankPhase& rank : late.arrived) {
+    if (rank.phase != kWorkerDown) continue;
+    const WorkerId worker = rank.holder.server();
+    late.down[worker] = nodes_.Worker(worker).down_because;
+  }
   for (const auto& [rank, former] : group.ranks.dead)
     late.dead.push_back({former.who, "gone", changes_.now() - former.left_at});
   AddWrong(group, late);

@@ -10,15 +10,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/system_call_error.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {
 
-absl::Status Exhausted(const std::string& name, const char* call, size_t bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "cannot make the segment '", name, "' of ", bytes, " bytes: ", call, ": ",
-      std::strerror(errno), "; raise the memory or descriptor limit, or end sessions"));
+absl::Status NotMade(const std::string& name, const char* call, size_t bytes) {
+  return SystemCallError(
+      absl::StrCat("cannot make the segment '", name, "' of ", bytes, " bytes: ", call), errno,
+      "raise the memory or descriptor limit, or end sessions");
 }
 
 }  // namespace
@@ -31,8 +32,8 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, siz
       EPD_FAILPOINT_CALL("epd.segment.no_memory", ENOMEM,
                          memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   const int fd = segment.fd_->get();
-  if (fd < 0) return Exhausted(name, "memfd_create", bytes);
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return Exhausted(name, "ftruncate", bytes);
+  if (fd < 0) return NotMade(name, "memfd_create", bytes);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return NotMade(name, "ftruncate", bytes);
   for (const Part& part : made) {
     int failed;
     do {
@@ -40,12 +41,12 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, siz
           "epd.segment.no_space", ENOSPC,
           fallocate(fd, 0, static_cast<off_t>(part.offset), static_cast<off_t>(part.bytes)));
     } while (failed != 0 && errno == EINTR);
-    if (failed != 0) return Exhausted(name, "fallocate", bytes);
+    if (failed != 0) return NotMade(name, "fallocate", bytes);
   }
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return Exhausted(name, "seal", bytes);
+    return NotMade(name, "seal", bytes);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return Exhausted(name, "mmap", bytes);
+  if (data == MAP_FAILED) return NotMade(name, "mmap", bytes);
   madvise(data, bytes, MADV_DONTFORK);
   segment.data_ = data;
   segment.guard_ = PageGuard(data, bytes);
@@ -62,7 +63,7 @@ absl::StatusOr<SharedSegment> SharedSegment::Adopt(std::shared_ptr<UniqueFd> fd,
   segment.bytes_ = bytes;
   segment.fd_ = std::move(fd);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd_->get(), 0);
-  if (data == MAP_FAILED) return Exhausted("handover", "mmap", bytes);
+  if (data == MAP_FAILED) return NotMade("handover", "mmap", bytes);
   madvise(data, bytes, MADV_DONTFORK);
   segment.data_ = data;
   segment.guard_ = PageGuard(data, bytes);

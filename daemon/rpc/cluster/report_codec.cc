@@ -180,6 +180,7 @@ void PutWorker(const WorkerReport& worker, v1::NodeReport& out) {
   added.set_wire_address(worker.wire_address);
   added.set_local_address(worker.local_address);
   added.set_wire_secret(worker.wire_secret);
+  added.set_down_because(worker.down_because);
 }
 
 absl::Status GetWorkers(const v1::NodeReport& in, std::vector<WorkerReport>& workers) {
@@ -198,7 +199,8 @@ absl::Status GetWorkers(const v1::NodeReport& in, std::vector<WorkerReport>& wor
                        GetText(worker.nccl_version()),
                        GetText(worker.wire_address(), kAddressBytes),
                        GetText(worker.local_address(), kAddressBytes),
-                       ""});
+                       "",
+                       GetText(worker.down_because(), limits::kErrorBytes)});
     status.Update(GetBytes(worker.wire_secret(), kDigestBytes, "report.workers.wire_secret",
                            workers.back().wire_secret));
     status.Update(GetName(worker.name(), "report.workers.name", workers.back().name));

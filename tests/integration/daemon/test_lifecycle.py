@@ -3,10 +3,12 @@
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import attach_client as attach
@@ -392,3 +394,23 @@ def test_epd_runs_with_standard_descriptors_closed(daemon):
     wait.until(lambda: log.exists() and "worker ready" in log.read_text(), "the worker is ready")
     with daemon.client() as client:
         client.attach()
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create", "fallocate"])
+def test_a_sandbox_that_refuses_a_call_is_named_at_the_start(daemon, tmp_path, call):
+    header = pathlib.Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h").read_text()
+    calls = set(re.findall(r"#define __NR_(\w+) ", header)) - {call}
+    allowed = tmp_path / "calls"
+    allowed.write_text(" ".join(calls))
+    confined = pathlib.Path(__file__).parents[1] / "confined.py"
+    ended = subprocess.run(
+        [sys.executable, str(confined), str(allowed), *daemon.command()],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode != 0
+    last = ended.stderr.splitlines()[-1]
+    assert call in last and "Operation not permitted" in last, ended.stderr
+    assert "sandbox does not allow the call" in last and "seccomp" in last, ended.stderr

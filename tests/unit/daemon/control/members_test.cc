@@ -13,6 +13,7 @@ using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 constexpr WorkerName kFirst = SmallCluster::kGpuWorker;
@@ -276,6 +277,33 @@ TEST(MembersTest, AMissingWorkerIsWaitedForAndNamedWhenTheFormationIsLate) {
   ASSERT_THAT(c.failed[1], SizeIs(1));
   EXPECT_THAT(c.failed[1][0].ToString(), HasSubstr("rank=1 host=host0 pid=1 phase=worker_down "
                                                    "node=n0 worker=cuda:1"));
+}
+
+TEST(MembersTest, ALateFormationSaysWhyAWorkerDoesNotServe) {
+  SmallCluster c(2);
+  c.KillWorker(1, kCpuWorker);
+  c.Give(1, WorkerDied{Incarnation(), absl::UnavailableError("it does not start: no room"),
+                       kCpuWorker});
+  c.Attach(0, 1);
+  c.Join(0, 1, 1, SmallSpec(2, "g"), {0}, absl::Seconds(30));
+  c.Attach(1, 2);
+  c.Join(1, 2, 1, SmallSpec(2, "g"), {1}, absl::Seconds(30));
+  c.Pass(absl::Seconds(31));
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_THAT(c.failed[session], SizeIs(1));
+    EXPECT_THAT(c.failed[session][0].ToString(),
+                AllOf(HasSubstr("the worker of node n1 does not serve: it does not start: no room; "
+                                "mend what the worker lacks"),
+                      Not(HasSubstr("start the missing ranks"))));
+  }
+}
+
+TEST(MembersTest, AWorkerThatServesAgainIsNotSaidToBeDown) {
+  SmallCluster c(1);
+  c.KillWorker(0, kCpuWorker);
+  EXPECT_EQ(c.last_report.workers.at(0).down_because, "signal 9");
+  c.StartWorker(0, kCpuWorker);
+  EXPECT_EQ(c.last_report.workers.at(0).down_because, "");
 }
 
 TEST(MembersTest, AWorkerThatIsNotUpYetIsNotSaidToHaveAnotherNccl) {

@@ -36,9 +36,9 @@ NodeReport FullReport() {
   report.coordinator = Incarnation(3);
   report.max_epoch = Epoch(4);
   report.max_formation = Formation(5);
-  report.workers = {
-      {kCpuWorker, Incarnation(6), true, "p", "2.28", "10.0.0.2:7500"},
-      {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502", "here:1", "known"}};
+  report.workers = {{kCpuWorker, Incarnation(6), true, "p", "2.28", "10.0.0.2:7500"},
+                    {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502", "here:1",
+                     "known", "killed"}};
   report.facts = {"0.1", 2, "2.28", "570", absl::ZeroDuration()};
   Claim& claim = report.claims.emplace_back();
   claim.session = SessionId(7);
@@ -252,6 +252,7 @@ TEST(ClusterCodecTest, TextsOfAnotherNodeAreCleanAndNoLongerThanAnythingShows) {
   v1::ClusterClaim& claim = *report.mutable_claims(0);
   for (std::string* field : {claim.mutable_host(), claim.mutable_client_name(),
                              report.mutable_workers(0)->mutable_nccl_problem(),
+                             report.mutable_workers(0)->mutable_down_because(),
                              report.mutable_workers(0)->mutable_wire_address()}) {
     *field = text;
   }
@@ -260,6 +261,7 @@ TEST(ClusterCodecTest, TextsOfAnotherNodeAreCleanAndNoLongerThanAnythingShows) {
   EXPECT_EQ(taken->claims[0].host, "?" + std::string(limits::kNameBytes - 1, 'x'));
   EXPECT_EQ(taken->claims[0].client_name.size(), limits::kNameBytes);
   EXPECT_EQ(taken->workers[0].nccl_problem.size(), limits::kErrorBytes);
+  EXPECT_EQ(taken->workers[0].down_because.size(), limits::kErrorBytes);
   EXPECT_LE(taken->workers[0].wire_address.size(), 1000u);
 
   v1::ClusterView view;
