@@ -286,7 +286,7 @@ void epd_program_watch_interrupts(void) {
 }
 
 void epd_program_set_interpreter(const epd_program_interpreter* interpreter) {
-  epd::program::SetInterpreter(interpreter);
+  GuardedCall([&] { epd::program::SetInterpreter(interpreter); });
 }
 
 size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,

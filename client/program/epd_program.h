@@ -264,7 +264,8 @@ typedef struct {
 #define EPD_INTERRUPT_RAISES 2
 
 /* From now on waits see SIGINT whoever handles it, and since when: notebooks and event loops install handlers of their own. NULL: the
- * interpreter ends; returns once nobody asks it any more, so call it without its lock. From then on each SIGINT ends all waits. */
+ * interpreter ends; returns once nobody asks it any more, so call it without its lock. From then on each SIGINT ends all waits.
+ * A struct that lacks a field is not taken. */
 EPD_API void epd_program_set_interpreter(const epd_program_interpreter* interpreter);
 
 /* epd_handle_mem_size, where the C library inside is private. */

@@ -1,8 +1,10 @@
 #include "client/program/interpreter.h"
 
 #include <atomic>
+#include <new>
 
 #include "client/c/interrupt.h"
+#include "client/c/struct_size.h"
 
 namespace epd::program {
 namespace {
@@ -35,9 +37,10 @@ int RaiseKeyboardInterrupt(void* /*argument*/) {
 bool Asks(uint64_t interrupt) {
   if (g_python.check_signals() != 0) {
     g_raised.store(interrupt);
-    auto* exception = new Exception{};
-    g_python.fetch(&exception->type, &exception->value, &exception->traceback);
-    if (g_python.add_pending_call(&Raise, exception) != 0) Raise(exception);
+    Exception raised = {};
+    g_python.fetch(&raised.type, &raised.value, &raised.traceback);
+    auto* exception = new (std::nothrow) Exception(raised);
+    g_python.add_pending_call(exception != nullptr ? &Raise : &RaiseKeyboardInterrupt, exception);
     return true;
   }
   const int ends = g_python.ends_wait();
@@ -58,7 +61,9 @@ bool EndsWait(uint64_t interrupt) {
 void SetInterpreter(const epd_program_interpreter* interpreter) {
   client::SetInterpreter({});
   if (interpreter == nullptr) return;
-  g_python = *interpreter;
+  if (!client::ReadStruct(interpreter, "interpreter", &g_python).ok() ||
+      g_python.num_interrupts == nullptr)
+    return;
   static_assert(sizeof(std::atomic<uint64_t>) == sizeof(uint64_t));
   client::SetInterpreter({reinterpret_cast<const void*>(g_python.check_signals),
                           reinterpret_cast<std::atomic<uint64_t>*>(g_python.num_interrupts),

@@ -160,6 +160,11 @@ std::map<std::string, Function> Functions(const std::string& socket) {
          epd_program_watch_interrupts();
          return 0;
        }},
+      {"epd_program_set_interpreter",
+       [] {
+         epd_program_set_interpreter(nullptr);
+         return 0;
+       }},
       {"epd_program_handle_mem_size",
        [] { return epd_program_handle_mem_size(2, 2, 2, 1) > 0 ? 0 : kInternal; }},
   };
