@@ -25,7 +25,7 @@ const std::vector<ErrorEntry>& ErrorTable() {
       {1, "CANCELLED", "a call was given up",
        "the program was interrupted, or closed its session in another thread, while the call "
        "waited",
-       "call again, if that was not meant", "tests/integration/pytorch/programs/processes.py"},
+       "call again, if that was not meant", "tests/integration/jax/scripts/interrupted.py"},
       {2, "UNKNOWN", "a code that this version does not know",
        "the other side is of a newer version", "`epctl version`; upgrade the older side",
        "tests/unit/daemon/codec/codec_test.cc"},
