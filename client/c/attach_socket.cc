@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -34,18 +35,20 @@ int PollTimeout(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
-Code ConnectErrorCode(int error) {
-  switch (error) {
-    case ENOENT:
-    case ECONNREFUSED:
-    case ENOTDIR:
-      return Code::kNotFound;
-    case EACCES:
-    case EPERM:
-      return Code::kPermissionDenied;
-    default:
-      return Code::kUnavailable;
+Status NotConnected(const std::string& path, int error) {
+  if (error == ENOENT || error == ECONNREFUSED || error == ENOTDIR) {
+    const std::string never = WhyNoneCanAnswer(path);
+    if (!never.empty()) return {Code::kFailedPrecondition, never};
+    if (error == ECONNREFUSED) RemoveStaleFiles(path);
+    return MakeStatus(Code::kNotFound, "%s: %s", path.c_str(), std::strerror(error));
   }
+  if (error == EACCES || error == EPERM) {
+    return MakeStatus(Code::kPermissionDenied,
+                      "%s: %s: it is another user's, or lies in a folder that user %u may not "
+                      "enter; set EPD_SOCKET to a socket that this user may use",
+                      path.c_str(), std::strerror(error), geteuid());
+  }
+  return MakeStatus(Code::kUnavailable, "%s: %s", path.c_str(), std::strerror(error));
 }
 
 void TakeFds(msghdr& header, std::vector<UniqueFd>* fds) {
@@ -84,11 +87,7 @@ Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline
   // A Unix socket connects at once, or says EAGAIN while the backlog is full.
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EAGAIN || Clock::now() >= deadline) {
-      const int error = errno;
-      if (error == ECONNREFUSED) RemoveStaleFiles(path);
-      return MakeStatus(ConnectErrorCode(error), "%s: %s", path.c_str(), std::strerror(error));
-    }
+    if (errno != EAGAIN || Clock::now() >= deadline) return NotConnected(path, errno);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EPD_FAILPOINT("client.attach.connected");

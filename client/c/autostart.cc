@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include <fstream>
 #include <iterator>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/c/attach_socket.h"
@@ -31,10 +34,17 @@ constexpr std::chrono::milliseconds kPollPause{10};
 constexpr std::chrono::milliseconds kReapPause{1};
 constexpr const char* kIdleExit = "--idle_exit=5";
 
-bool Executable(const std::string& path) {
+bool IsThere(const std::string& path) {
   struct stat stat = {};
-  return ::stat(path.c_str(), &stat) == 0 && S_ISREG(stat.st_mode) &&
-         access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &stat) == 0 && S_ISREG(stat.st_mode);
+}
+
+// Why the kernel would not run the file, or this user should not; "": it is fine.
+std::string WhyNot(const std::string& path) {
+  if (access(path.c_str(), X_OK) == 0) return WhyNotRun(path);
+  struct statvfs mount = {};
+  const bool is_noexec = statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_NOEXEC) != 0;
+  return is_noexec ? "its file system is mounted noexec" : "this user may not execute it";
 }
 
 // The folder and its parents that hold this library (or the binary that it is linked into).
@@ -55,19 +65,22 @@ std::vector<std::string> FoldersAbove() {
   return folders;
 }
 
-Status PrepareFolder(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return MakeStatus(Code::kUnavailable, "cannot make %s for a private epd: %s", folder.c_str(),
-                      std::strerror(errno));
-  }
-  return CheckPrivateFolder(folder);
+// How long the log is now: what is behind that was written later.
+off_t SizeOf(const std::string& path) {
+  struct stat found = {};
+  return stat(path.c_str(), &found) == 0 ? found.st_size : 0;
 }
 
-std::string LastLines(const std::string& path) {
+// The last line that was written behind `from`, for people.
+std::string LastLine(const std::string& path, off_t from) {
+  constexpr size_t kMostBytes = 1000;
   std::ifstream file(path, std::ios::binary);
+  if (SizeOf(path) >= from) file.seekg(from);  // Else it was begun anew.
   std::string text(std::istreambuf_iterator<char>(file), {});
-  if (text.size() > 600) text.erase(0, text.size() - 600);
-  return text.empty() ? "(empty)" : text;
+  text.erase(text.find_last_not_of(" \n") + 1);
+  text.erase(0, text.rfind('\n') + 1);
+  if (text.empty()) return "it wrote nothing";
+  return "its last line: " + text.substr(0, kMostBytes);
 }
 
 bool Listens(const std::string& path) {
@@ -82,18 +95,30 @@ struct Launch {
   std::vector<std::string> environment;
   std::vector<char*> envp;
   int log_fd = -1;
+  int report_fd = -1;  // Takes the grandchild's pid, and then errno, if its program cannot be run.
 };
+
+constexpr int kReportFd = 3;  // Of the grandchild, until its program runs.
+
+void SayTo(int fd, int number) {
+  [[maybe_unused]] const ssize_t written = write(fd, &number, sizeof number);
+}
 
 // In the child. Never returns.
 [[noreturn]] void BecomeDaemon(const Launch& launch) {
   setsid();
-  if (const pid_t pid = fork(); pid != 0) _exit(pid < 0 ? 1 : 0);
+  if (const pid_t pid = fork(); pid != 0) {
+    if (pid > 0) SayTo(launch.report_fd, pid);
+    _exit(pid < 0 ? 1 : 0);
+  }
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, STDIN_FILENO);
   dup2(launch.log_fd, STDOUT_FILENO);
   dup2(launch.log_fd, STDERR_FILENO);
-  if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) {
-    for (int fd = 3; fd < 65536; ++fd) close(fd);
+  if (launch.report_fd != kReportFd) dup2(launch.report_fd, kReportFd);
+  fcntl(kReportFd, F_SETFD, FD_CLOEXEC);
+  if (syscall(SYS_close_range, kReportFd + 1u, ~0u, 0u) != 0) {
+    for (int fd = kReportFd + 1; fd < 65536; ++fd) close(fd);
   }
   sigset_t none;
   sigemptyset(&none);
@@ -102,8 +127,48 @@ struct Launch {
   if (chdir("/") != 0) _exit(126);
   StartClean(STDERR_FILENO);
   execve(launch.argv[0], launch.argv.data(), launch.envp.data());
+  SayTo(kReportFd, errno);
   _exit(127);
 }
+
+// A process that is no child of this one.
+class Started {
+ public:
+  Started() = default;
+  // `reports`: the other end of Launch::report_fd; the pid is in it.
+  explicit Started(UniqueFd reports) : reports_(std::move(reports)) {
+    if (!Read(&pid_)) return;
+    pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+    is_gone_ = !pidfd_.valid() && errno == ESRCH;
+  }
+
+  // Never blocks. False where nobody can tell.
+  bool HasEnded() {
+    if (pidfd_.valid() && !is_gone_) {
+      pollfd poller = {pidfd_.get(), POLLIN, 0};
+      is_gone_ = poll(&poller, 1, 0) > 0;
+    } else if (pid_ > 0 && !is_gone_) {
+      is_gone_ = kill(pid_, 0) != 0 && errno == ESRCH;
+    }
+    // A first process of a container inherits all orphans.
+    if (is_gone_) waitpid(pid_, nullptr, WNOHANG);
+    return is_gone_;
+  }
+
+  // Why its program could not be run; "": it was.
+  std::string NotRun() {
+    int error = 0;
+    return Read(&error) ? std::strerror(error) : "";
+  }
+
+ private:
+  bool Read(int* number) { return read(reports_.get(), number, sizeof *number) == sizeof *number; }
+
+  UniqueFd reports_;
+  UniqueFd pidfd_;
+  pid_t pid_ = -1;
+  bool is_gone_ = false;
+};
 
 // Takes the middle child, which only forks and exits; one that hangs until `deadline` is killed.
 Status Reap(pid_t child, Clock::time_point deadline) {
@@ -126,9 +191,10 @@ Status Reap(pid_t child, Clock::time_point deadline) {
   }
 }
 
-Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::string& log_path) {
+Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::string& log_path,
+             Started* started) {
   Launch launch;
-  launch.words = {binary, "--socket=" + daemon.socket_path, kIdleExit};
+  launch.words = {binary, "--socket=" + daemon.folder.socket_path(), kIdleExit};
   for (std::string& word : launch.words) launch.argv.push_back(word.data());
   launch.argv.push_back(nullptr);
   launch.environment = CleanEnvironment(environ);
@@ -136,15 +202,45 @@ Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::
   launch.envp.push_back(nullptr);
   UniqueFd log(
       open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!log.valid()) {
-    return MakeStatus(Code::kUnavailable, "cannot open %s: %s", log_path.c_str(),
-                      std::strerror(errno));
-  }
+  if (!log.valid()) return OfFolder(daemon.folder.Cannot("open " + log_path, errno));
   launch.log_fd = log.get();
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    return MakeStatus(Code::kResourceExhausted, "pipe: %s", std::strerror(errno));
+  UniqueFd reports(ends[0]);
+  const UniqueFd report(ends[1]);
+  launch.report_fd = report.get();
   const pid_t child = fork();
   if (child < 0) return MakeStatus(Code::kUnavailable, "fork: %s", std::strerror(errno));
   if (child == 0) BecomeDaemon(launch);
-  return Reap(child, daemon.deadline);
+  if (Status s = Reap(child, daemon.deadline); !s.ok()) return s;
+  *started = Started(std::move(reports));
+  return {};
+}
+
+// Returns once somebody listens, or `started` has ended.
+Status AwaitListening(const PrivateDaemon& daemon, const std::string& binary,
+                      const std::string& log_path, off_t log_begins, Started started) {
+  while (true) {
+    const bool ended =
+        started.HasEnded();  // Whoever has listened before its end did so before this.
+    if (Listens(daemon.folder.socket_path())) return {};
+    if (ended) {
+      std::string why = started.NotRun();
+      why = why.empty() ? "was started as this user's private epd, and has ended; " +
+                              LastLine(log_path, log_begins)
+                        : "cannot be run as this user's private epd: " + why;
+      return MakeStatus(Code::kFailedPrecondition, "%s %s (log: %s) [EPD-1406]", binary.c_str(),
+                        why.c_str(), log_path.c_str());
+    }
+    if (Clock::now() >= daemon.deadline) {
+      return MakeStatus(Code::kUnavailable,
+                        "%s was started and does not listen on %s in time; %s (log: %s)",
+                        binary.c_str(), daemon.folder.socket_path().c_str(),
+                        LastLine(log_path, log_begins).c_str(), log_path.c_str());
+    }
+    std::this_thread::sleep_for(kPollPause);
+  }
 }
 
 }  // namespace
@@ -163,8 +259,8 @@ std::string FindDaemon(const std::string& given, std::string* tried) {
     }
   }
   for (const std::string& candidate : candidates) {
-    const bool is_there = Executable(candidate);
-    const std::string distrust = is_there ? WhyNotRun(candidate) : "";
+    const bool is_there = IsThere(candidate);
+    const std::string distrust = is_there ? WhyNot(candidate) : "";
     if (is_there && distrust.empty()) return candidate;
     *tried += (tried->empty() ? "" : ", ") + candidate;
     if (is_there) *tried += " (not run: " + distrust + ")";
@@ -172,32 +268,37 @@ std::string FindDaemon(const std::string& given, std::string* tried) {
   return "";
 }
 
+Status OfFolder(const PrivateFolder::Problem& problem, const std::string& looked) {
+  if (problem.ok()) return {};
+  return {problem.code,
+          problem.text + ", or set EPD_SOCKET to a running epd's socket" + looked + " [EPD-1404]"};
+}
+
 Status StartPrivateDaemon(const PrivateDaemon& daemon) {
-  if (Status s = PrepareFolder(daemon.folder); !s.ok()) return s;
+  if (Status s = OfFolder(daemon.folder.Make()); !s.ok()) return s;
+  const std::string& folder = daemon.folder.path();
+  const std::string socket_path = daemon.folder.socket_path();
   // Whoever holds the lock starts it; the others then find it listening.
-  UniqueFd lock(open((daemon.folder + "/start.lock").c_str(),
-                     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock.valid()) {
-    return MakeStatus(Code::kUnavailable, "cannot open %s/start.lock: %s", daemon.folder.c_str(),
-                      std::strerror(errno));
-  }
+  const std::string lock_path = folder + "/start.lock";
+  UniqueFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return OfFolder(daemon.folder.Cannot("open " + lock_path, errno));
   while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (const int error = errno; error != EWOULDBLOCK && error != EINTR) {
       return MakeStatus(
           Code::kFailedPrecondition,
           "set XDG_RUNTIME_DIR to a folder on a local file system, or EPD_SOCKET to a "
-          "running epd's socket: cannot lock %s/start.lock: %s; the file system there "
+          "running epd's socket: cannot lock %s: %s; the file system there "
           "has no locks (flock)",
-          daemon.folder.c_str(), std::strerror(error));
+          lock_path.c_str(), std::strerror(error));
     }
-    if (Listens(daemon.socket_path)) return {};
+    if (Listens(socket_path)) return {};
     if (Clock::now() >= daemon.deadline) {
-      return MakeStatus(Code::kUnavailable, "another process holds %s/start.lock and starts no epd",
-                        daemon.folder.c_str());
+      return MakeStatus(Code::kUnavailable, "another process holds %s and starts no epd",
+                        lock_path.c_str());
     }
     std::this_thread::sleep_for(kPollPause);
   }
-  if (Listens(daemon.socket_path)) return {};
+  if (Listens(socket_path)) return {};
   std::string tried;
   const std::string binary = FindDaemon(daemon.daemon_path, &tried);
   if (binary.empty()) {
@@ -208,21 +309,14 @@ Status StartPrivateDaemon(const PrivateDaemon& daemon) {
         "private one; tried %s",
         tried.c_str());
   }
-  const std::string log_path = daemon.folder + "/epd.log";
+  const std::string log_path = folder + "/epd.log";
+  const off_t log_begins = SizeOf(log_path);
   std::fprintf(stderr,
                "epd: no daemon found, starting a private one: %s --socket=%s %s (log: %s)\n",
-               binary.c_str(), daemon.socket_path.c_str(), kIdleExit, log_path.c_str());
-  if (Status s = Spawn(binary, daemon, log_path); !s.ok()) return s;
-  while (!Listens(daemon.socket_path)) {
-    if (Clock::now() >= daemon.deadline) {
-      return MakeStatus(Code::kUnavailable,
-                        "%s was started and does not listen on %s in time; its log %s ends: %s",
-                        binary.c_str(), daemon.socket_path.c_str(), log_path.c_str(),
-                        LastLines(log_path).c_str());
-    }
-    std::this_thread::sleep_for(kPollPause);
-  }
-  return {};
+               binary.c_str(), socket_path.c_str(), kIdleExit, log_path.c_str());
+  Started started;
+  if (Status s = Spawn(binary, daemon, log_path, &started); !s.ok()) return s;
+  return AwaitListening(daemon, binary, log_path, log_begins, std::move(started));
 }
 
 }  // namespace epd::client

@@ -2,14 +2,15 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <thread>
 
 #include "client/c/autostart.h"
-#include "client/c/trusted_server.h"
+#include "client/c/stale_socket.h"
+#include "proto/epd/v1/private_folder.h"
 #include "proto/stacks/stack_writer.h"
 
 namespace epd::client {
@@ -37,6 +38,13 @@ std::string ClientName(const std::string& given) {
     if (c < 0x20 || c > 0x7e) c = '?';
   }
   return name;
+}
+
+// epd takes no other.
+std::string Absolute(const std::string& path) {
+  char folder[PATH_MAX];
+  const bool is_whole = path[0] == '/' || getcwd(folder, sizeof folder) == nullptr;
+  return is_whole ? path : std::string(folder) + "/" + path;
 }
 
 Status NobodyThere(const std::string& looked, const std::string& what_to_do) {
@@ -67,26 +75,20 @@ Status StartStacks() {
 
 }  // namespace
 
-std::string PrivateFolder() {
-  const std::string runtime = Environment("XDG_RUNTIME_DIR");
-  if (!runtime.empty()) return runtime + "/epd";
-  return "/tmp/epd-" + std::to_string(getuid());
-}
-
 Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* session) {
   if (Status bad = StartStacks(); !bad.ok()) return WithCode(bad);
   const Clock::time_point deadline = Clock::now() + options.timeout;
   const std::string name = ClientName(options.client_name);
   std::string asked = options.socket_path.empty() ? Environment("EPD_SOCKET") : options.socket_path;
-  const std::string folder = PrivateFolder();
-  const std::string path = folder + "/epd.sock";
+  const PrivateFolder folder = PrivateFolder::OfThisProcess();
+  const std::string path = folder.socket_path();
   // Who was on the private one before finds a new one there, too; a user's EPD_SOCKET is for a daemon of the user's.
   const bool private_again = options.socket_path == path && Environment("EPD_SOCKET").empty();
   if (!asked.empty() && !private_again) {
     const Status status = Session::Attach(asked, name, deadline, session);
     if (status.code != Code::kNotFound) return WithCode(status);
     return NobodyThere(status.message,
-                       "start one there with 'epd --socket=" + asked + "'" +
+                       "start one there with 'epd --socket=" + Absolute(asked) + "'" +
                            (Environment("EPD_SOCKET").empty() ? "" : ", or unset EPD_SOCKET"));
   }
   Status node{Code::kNotFound, ""};
@@ -94,7 +96,8 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
   if (node.code != Code::kNotFound) return WithCode(node);
   const bool may_start = options.autostart && Environment("EPD_AUTOSTART") != "0";
   while (true) {
-    if (Status bad = CheckPrivateFolder(folder); !bad.ok()) return WithCode(bad);
+    const std::string looked = node.message.empty() ? "" : "; no epd answers at " + node.message;
+    if (Status bad = OfFolder(folder.Check(), looked); !bad.ok()) return WithCode(bad);
     Status status = Session::Attach(path, name, deadline, session);
     // UNAVAILABLE: it is on its way out, so the next try finds none, or a new one.
     if (status.code != Code::kNotFound && status.code != Code::kUnavailable)
@@ -108,12 +111,25 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
           "EPD_SOCKET to its socket");
     }
     if (status.code == Code::kNotFound) {
-      status = StartPrivateDaemon({folder, path, options.daemon_path, deadline});
+      status = StartPrivateDaemon({folder, options.daemon_path, deadline});
       if (!status.ok()) return WithCode(status);
       continue;
     }
     std::this_thread::sleep_for(kRetryPause);
   }
+}
+
+Status FindSocket(const std::string& asked, std::string* path) {
+  *path = asked.empty() ? Environment("EPD_SOCKET") : asked;
+  if (path->empty()) *path = kNodeSocket;
+  const bool is_named = *path != kNodeSocket;
+  if (std::string never = WhyNoneCanAnswer(*path); !never.empty())
+    return WithCode({Code::kFailedPrecondition, std::move(never)});
+  if (is_named || access(path->c_str(), F_OK) == 0) return {};
+  const PrivateFolder folder = PrivateFolder::OfThisProcess();
+  if (Status bad = OfFolder(folder.Check()); !bad.ok()) return WithCode(bad);
+  if (access(folder.socket_path().c_str(), F_OK) == 0) *path = folder.socket_path();
+  return {};
 }
 
 }  // namespace epd::client

@@ -10,8 +10,6 @@
 
 namespace epd::client {
 
-inline constexpr const char* kNodeSocket = "/run/epd/epd.sock";
-
 struct ConnectOptions {
   std::string socket_path;  // Empty: EPD_SOCKET, else the node's, else this user's private one.
   std::string client_name;  // Empty: the process's command line.
@@ -20,10 +18,13 @@ struct ConnectOptions {
   std::string daemon_path;  // Empty: EPD_PROGRAM, else the one installed with this library.
 };
 
-// The folder of this user's private daemon: $XDG_RUNTIME_DIR/epd, else /tmp/epd-<uid>.
-std::string PrivateFolder();
-
 // Connects; starts a private daemon where none is found and that is allowed. Errors: epd_connect.
 Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* session);
+
+// The socket that is there, without a word to it: `asked`, else EPD_SOCKET's, else the node's, else this user's private one, else,
+// where none is there, the node's.
+//   FAILED_PRECONDITION  none can ever answer there: a stale mount, or no socket
+//   as PrivateFolder::Check, where only a private one is left to look for
+Status FindSocket(const std::string& asked, std::string* path);
 
 }  // namespace epd::client

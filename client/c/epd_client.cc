@@ -83,6 +83,20 @@ int epd_connect(const epd_connect_args* given, epd_client** client, epd_error* e
   });
 }
 
+int epd_find_socket(const char* asked, char* path, size_t path_bytes, epd_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (path == nullptr) return Null("path");
+    std::string found;
+    if (Status s = FindSocket(asked == nullptr ? "" : asked, &found); !s.ok()) return s;
+    if (found.size() < path_bytes) {
+      std::memcpy(path, found.c_str(), found.size() + 1);
+      return {};
+    }
+    return MakeStatus(Code::kResourceExhausted, "path_bytes: got %zu, expected more than %zu",
+                      path_bytes, found.size());
+  });
+}
+
 void epd_disconnect(epd_client* client) {
   if (client == nullptr) return;
   GuardedCall([client] {

@@ -26,7 +26,7 @@
  * Environment: EPD_SOCKET (the socket to use), EPD_SERVER_UID (a uid that the daemon may have, as its clients' containers
  * see it; it trusts whoever sets it), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never
  * start a private daemon), EPD_PROGRAM (the epd to start: of this user or root, and writable by nobody else),
- * XDG_RUNTIME_DIR (where the private one lives), EPD_DIRECT ("off": all rows go through the worker), EPD_SPIN_US (how long a wait spins before it sleeps; default: 50 where
+ * XDG_RUNTIME_DIR (an absolute path of a folder of this user: the private one's lies in it; not set: /tmp/epd-UID), EPD_DIRECT ("off": all rows go through the worker), EPD_SPIN_US (how long a wait spins before it sleeps; default: 50 where
  * this process may use more CPUs than the group has ranks, else 0), EPD_STACKS ("yes": on SIGUSR2 from its own user this process
  * writes what its threads do for `epctl support-archive`; default: SIGUSR2 is left alone).
  *
@@ -107,8 +107,16 @@ typedef struct epd_connect_args {
  *   PERMISSION_DENIED  who listens there, or who made the folder, is none of: this user, root, a server_user of
  *                      /etc/epd/client.conf, EPD_SERVER_UID; nothing was sent
  *   UNIMPLEMENTED      no common protocol version; both are named
- *   INVALID_ARGUMENT   the socket path is longer than 107 bytes */
+ *   INVALID_ARGUMENT   the socket path is longer than 107 bytes, or XDG_RUNTIME_DIR is no absolute path
+ * XDG_RUNTIME_DIR: also FAILED_PRECONDITION (no such folder, read-only), PERMISSION_DENIED (another user's), RESOURCE_EXHAUSTED (full).
+ * FAILED_PRECONDITION, too: a private daemon that ended at once (with its last line), and a stale mount. */
 EPD_API int epd_connect(const epd_connect_args* args, epd_client** client, epd_error* error);
+
+/* Finds the socket that is there, without a word to it, for programs that speak gRPC to the one beside it: `asked`, NULL: EPD_SOCKET's,
+ * else the node's, else this user's private one, else the node's. `path_bytes` counts the ending zero.
+ *   FAILED_PRECONDITION  none can ever answer there: a stale mount, or something that is no socket
+ *   RESOURCE_EXHAUSTED   `path_bytes` is too small; others: as epd_connect, of XDG_RUNTIME_DIR */
+EPD_API int epd_find_socket(const char* asked, char* path, size_t path_bytes, epd_error* error);
 
 /* Ends the session and frees `client`; groups still joined are left. NULL is fine. */
 EPD_API void epd_disconnect(epd_client* client);

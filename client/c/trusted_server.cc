@@ -109,17 +109,6 @@ Status CheckServer(int fd, const std::string& path, const std::string& config) {
                     peer.uid);
 }
 
-Status CheckPrivateFolder(const std::string& folder) {
-  struct stat facts = {};
-  if (lstat(folder.c_str(), &facts) != 0) return {};
-  if (S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return {};
-  return MakeStatus(
-      Code::kPermissionDenied,
-      "%s must be a folder of user %u with mode 0700 (it is of user %u, mode %o); remove it or "
-      "set XDG_RUNTIME_DIR",
-      folder.c_str(), geteuid(), facts.st_uid, facts.st_mode & 07777);
-}
-
 std::string WhyNotRun(const std::string& path) {
   for (const std::string& place : {path, path.substr(0, std::max<size_t>(path.rfind('/'), 1))}) {
     struct stat facts = {};

@@ -24,10 +24,6 @@ Status TrustedServers(const std::string& config, std::vector<uid_t>* uids);
 //   as TrustedServers
 Status CheckServer(int fd, const std::string& path, const std::string& config = kClientConfig);
 
-// OK if nobody but this user can put anything into `folder`; also if there is none.
-//   PERMISSION_DENIED  names its owner, its mode and what to do
-Status CheckPrivateFolder(const std::string& folder);
-
 // Why the program at `path` is not to be started, as "it belongs to uid 7"; "": it is.
 std::string WhyNotRun(const std::string& path);
 

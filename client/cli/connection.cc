@@ -92,9 +92,10 @@ ConnectResult Connect(const Options& options, const SearchContext& search) {
           path, grpc::CreateCustomInsecureChannelFromFd("epd", probe.fd.Release(), Arguments()));
     }
     if (probe.result == ProbeResult::kStranger) return Failed(ExitCode::kDenied, probe.text);
-    absl::StrAppend(&tried, "  ", path, " (", candidate.origin, "): ", probe.text, "\n");
+    absl::StrAppend(&tried, "  ", path, " (", candidate.origin,
+                    "): ", candidate.problem.empty() ? probe.text : candidate.problem, "\n");
     // As the client library: a daemon that refuses this user is not passed over for another one.
-    denied = probe.result == ProbeResult::kDenied;
+    denied = probe.result == ProbeResult::kDenied && candidate.problem.empty();
     if (denied) break;
   }
   if (denied) {

@@ -186,6 +186,21 @@ const std::vector<ErrorEntry>& ErrorTable() {
        "text names the odd nodes",
        "make them equal; `epctl version --all-nodes`, `epctl doctor`",
        "tests/unit/daemon/control/agreement_test.cc"},
+      {1404, "any", "the folder of this user's private epd cannot be used",
+       "`XDG_RUNTIME_DIR` names a folder that is not there (a scheduler or container kept the "
+       "variable), a relative path, or another user's (`sudo -E`, `su`); or it is read-only or "
+       "full",
+       "set it to a folder of this user with mode 0700, or unset it; *A private daemon is in the "
+       "way*",
+       "tests/integration/client_c/autostart_test.cc"},
+      {1405, "FAILED_PRECONDITION", "a stale mount",
+       "a container mounted the socket's folder, or its file, which was deleted outside since: epd "
+       "was restarted without `RuntimeDirectoryPreserve=yes`",
+       "start the container again; *A container does not find epd again*",
+       "tests/integration/client_c/autostart_test.cc"},
+      {1406, "FAILED_PRECONDITION", "a private epd could not be run, or ended at once",
+       "the text has the last line that it wrote, and where its log is", "mend what that line says",
+       "tests/integration/client_c/autostart_test.cc"},
   };
   return *entries;
 }

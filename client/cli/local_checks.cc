@@ -50,12 +50,16 @@ Advice Advise(ProbeResult result) {
               "remove the socket, or trust that user"};
     case ProbeResult::kTooLong:
       return {"no program can connect to it", "choose a shorter path with --socket or EPD_SOCKET"};
+    case ProbeResult::kNever:
+      return {"clients that look here fail to connect, whatever epd does",
+              "start the container again, or name epd's socket"};
     default:
       return {"", ""};
   }
 }
 
-void CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& findings) {
+// Returns whether a daemon answers.
+bool CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& findings) {
   bool any = false;
   for (const SocketCandidate& candidate : candidates) {
     const std::string path = GrpcPath(candidate.attach_path);
@@ -72,22 +76,23 @@ void CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& find
         {"clients start a private daemon, or fail if EPD_AUTOSTART=0",
          "start one with 'epd' or 'systemctl start epd'"});
   }
+  return any;
 }
 
-// The private folder must belong to this user alone, else epd and the clients refuse it.
-void CheckFolder(const SocketCandidate& candidate, unsigned uid, Findings& findings) {
+// What epd and the clients refuse; a private one is not needed where a daemon answers.
+void CheckFolder(const SocketCandidate& candidate, bool answers, Findings& findings) {
   const std::string folder = std::filesystem::path(candidate.attach_path).parent_path();
+  if (!candidate.problem.empty()) {
+    return Add(findings, absl::StrCat("folder: ", folder), answers, candidate.problem,
+               {"clients of this user find and start no private daemon",
+                "what the text says, or start one elsewhere and set EPD_SOCKET to its socket"});
+  }
   struct stat entry {};
   if (lstat(folder.c_str(), &entry) != 0) return;  // Made when it is needed.
-  const bool is_private = candidate.origin == "this user's private daemon";
-  const bool ok = S_ISDIR(entry.st_mode) &&
-                  (!is_private || (entry.st_uid == uid && (entry.st_mode & 077) == 0));
-  Add(findings, absl::StrCat("folder: ", folder), ok,
+  Add(findings, absl::StrCat("folder: ", folder), S_ISDIR(entry.st_mode),
       absl::StrFormat("owner uid %d, mode %04o%s", entry.st_uid, entry.st_mode & 07777,
                       S_ISDIR(entry.st_mode) ? "" : ", not a folder"),
-      {"epd and the clients refuse it, since others could put a socket there",
-       absl::StrCat("expected owner uid ", uid,
-                    " and mode 0700: remove it, or chown and chmod it")});
+      {"no socket can be there", "remove it, or name another socket"});
 }
 
 void CheckPrograms(Findings& findings) {
@@ -130,9 +135,8 @@ void CheckMemory(Findings& findings) {
 void CheckLocally(const Options& options, const SearchContext& search, Findings& findings) {
   if (options.address.empty()) {
     const std::vector<SocketCandidate> candidates = FindCandidates(options.socket, search);
-    CheckSockets(candidates, findings);
-    for (const SocketCandidate& candidate : candidates)
-      CheckFolder(candidate, search.uid, findings);
+    const bool answers = CheckSockets(candidates, findings);
+    for (const SocketCandidate& candidate : candidates) CheckFolder(candidate, answers, findings);
   }
   CheckPrograms(findings);
   CheckOpenFiles(findings);

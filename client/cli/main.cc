@@ -33,7 +33,7 @@ void FillClosedStandardFiles() {
 int main(int argc, char** argv) {
   FillClosedStandardFiles();
   const epd::cli::SearchContext search{.getenv = [](const char* name) { return std::getenv(name); },
-                                       .uid = getuid()};
+                                       .uid = geteuid()};
   const epd::cli::Terminal terminal{
       .out = std::cout,
       .err = std::cerr,

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/c/stale_socket.h"
 #include "client/c/trusted_server.h"
 
 namespace epd::cli {
@@ -42,12 +43,9 @@ std::vector<SocketCandidate> FindCandidates(const std::string& flag, const Searc
   if (!flag.empty()) return {{flag, "--socket"}};
   const char* from_env = context.getenv("EPD_SOCKET");
   if (from_env != nullptr && *from_env != '\0') return {{from_env, "EPD_SOCKET"}};
-  const char* runtime_dir = context.getenv("XDG_RUNTIME_DIR");
-  const std::string private_dir = runtime_dir != nullptr && *runtime_dir != '\0'
-                                      ? absl::StrCat(runtime_dir, "/epd")
-                                      : absl::StrCat("/tmp/epd-", context.uid);
+  const PrivateFolder own(context.getenv("XDG_RUNTIME_DIR"), context.uid);
   return {{context.node_dir + "/epd.sock", "the node's daemon"},
-          {private_dir + "/epd.sock", "this user's private daemon"}};
+          {own.socket_path(), "this user's private daemon", own.Check().text}};
 }
 
 std::string GrpcPath(const std::string& attach_path) {
@@ -68,8 +66,14 @@ Probe ProbeSocket(const std::string& path) {
   std::memcpy(address.sun_path, path.data(), path.size());
   client::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return {ProbeResult::kOther, absl::StrCat("socket: ", std::strerror(errno)), {}};
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return ProbeOf(errno);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    Probe probe = ProbeOf(errno);
+    const bool is_gone =
+        probe.result == ProbeResult::kMissing || probe.result == ProbeResult::kRefused;
+    if (std::string why = is_gone ? client::WhyNoneCanAnswer(path) : ""; !why.empty())
+      return {ProbeResult::kNever, std::move(why), {}};
+    return probe;
+  }
   const client::Status known = client::CheckServer(fd.get(), path);
   if (!known.ok()) return {ProbeResult::kStranger, known.message, {}};
   return {ProbeResult::kListening, "a daemon listens", std::move(fd)};

@@ -17,6 +17,7 @@ from epd import _extras
 _extras.require("cluster", "grpc", "google.protobuf")
 
 import collections.abc
+import ctypes
 import json
 import os
 import pathlib
@@ -31,9 +32,14 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
+from epd import _environment
+from epd._errors import EpError
+from epd._program import CODES, Error
+
 _DESCRIPTORS = pathlib.Path(__file__).with_name("descriptors.binpb")
 _PACKAGE = "epd.v1"
 _PROBE_SECONDS, _CONNECT_SECONDS = 0.05, 2
+_MOST_PATH_BYTES = 4096
 CLIENT_CONFIG = pathlib.Path("/etc/epd/client.conf")
 # A call of these changes nothing: gRPC makes it again when the connection broke, as when epd was replaced or started anew.
 _READS = ("Get", "List", "Plan", "Explain")
@@ -55,15 +61,26 @@ def load_descriptors() -> descriptor_pool.DescriptorPool:
     return pool
 
 
+def _find_socket(asked: str = "") -> str:
+    """As epd_find_socket of the C library has it, which knows where a daemon is looked for. EpError: as there."""
+    library = ctypes.CDLL(str(_environment.library_path("EPD_CLIENT_LIBRARY", "libepd_client.so")))
+    path = ctypes.create_string_buffer(_MOST_PATH_BYTES)
+    error = Error(struct_size=ctypes.sizeof(Error))
+    code = library.epd_find_socket(
+        os.fsencode(asked) or None, path, ctypes.c_size_t(len(path)), ctypes.byref(error)
+    )
+    if code != 0:
+        raise EpError(CODES[code], error.message.decode(errors="replace"))
+    return os.fsdecode(path.value)
+
+
 def default_target() -> str:
-    """The gRPC socket of EPD_SOCKET, else of the node's daemon, else of this user's private one."""
-    private = os.environ.get("XDG_RUNTIME_DIR")
-    folder = f"{private}/epd" if private else f"/tmp/epd-{os.getuid()}"
-    candidates = [os.environ.get("EPD_SOCKET"), "/run/epd/epd.sock", f"{folder}/epd.sock"]
-    paths = [path for path in candidates if path]
-    chosen = paths[0] if os.environ.get("EPD_SOCKET") else None
-    chosen = chosen or next((path for path in paths if pathlib.Path(path).exists()), paths[0])
-    return "unix:" + grpc_path(chosen)
+    """The gRPC socket of EPD_SOCKET, else of the node's daemon, else of this user's private one: where programs look that join groups.
+
+    Raises:
+        EpError: none can be there, as where XDG_RUNTIME_DIR is another user's folder.
+    """
+    return "unix:" + grpc_path(_find_socket())
 
 
 def wait_for_socket(path: str, timeout: float) -> bool:
@@ -80,7 +97,9 @@ def wait_for_socket(path: str, timeout: float) -> bool:
 
 
 def grpc_path(attach_path: str) -> str:
-    """The gRPC socket beside an attach socket: /run/epd/epd.sock -> /run/epd/epd-grpc.sock."""
+    """The gRPC socket beside an attach socket: /run/epd/epd.sock -> /run/epd/epd-grpc.sock. One that is a gRPC socket stays."""
+    if attach_path.endswith("-grpc.sock"):
+        return attach_path
     stem = attach_path.removesuffix(".sock")
     return f"{stem}-grpc{attach_path[len(stem) :]}"
 
@@ -133,7 +152,7 @@ def _check_key(path: pathlib.Path, pem: bytes) -> None:
 
 
 class NoDaemonError(grpc.RpcError):  # type: ignore[misc]
-    """Nobody listens at the target. An UNAVAILABLE whose text begins with what to do."""
+    """Nobody listens at the target. An UNAVAILABLE whose text begins with what to do, or with why nobody ever can."""
 
     def __init__(self, remedy: str, looked_at: str):
         self._details = f"{remedy}: no epd answers; looked at {looked_at}"
@@ -151,6 +170,10 @@ def _check_there(target: str) -> None:
     path = target.removeprefix("unix:")
     if path != target:
         if not wait_for_socket(path, _PROBE_SECONDS):
+            try:
+                _find_socket(path)
+            except EpError as error:  # None can come there.
+                raise NoDaemonError(str(error), path) from None
             stem = path.removesuffix("-grpc.sock")
             attach_path = stem + ".sock" if stem != path else path
             raise NoDaemonError(

@@ -54,6 +54,39 @@ std::optional<Listener> FindListener(const std::string& path) {
   return Listener{0, problem};
 }
 
+std::string FolderOf(const std::string& path) {
+  return path.rfind('/') == 0 ? "/" : path.substr(0, path.rfind('/'));
+}
+
+bool IsOfAnother(const struct stat& found) {
+  return found.st_uid != geteuid() && found.st_uid != 0;
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  const uid_t own = geteuid();
+  struct stat above;
+  if (stat(FolderOf(folder).c_str(), &above) == 0 && IsOfAnother(above)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "there is no folder '", folder, "', and what uid ", own, " makes there uid ", above.st_uid,
+        ", whose folder is above, could not use or remove; run epd as that user, make the folder "
+        "yourself, or choose another --socket"));
+  }
+  if (mkdir(folder.c_str(), own == 0 ? 0755 : 0700) == 0) {
+    // Whatever the umask says: others reach the node's socket through it.
+    if (own == 0) chmod(folder.c_str(), 0755);
+    return absl::OkStatus();
+  }
+  if (errno == EEXIST) return absl::OkStatus();  // Somebody was faster.
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot make the folder '", folder, "': ", std::strerror(errno)));
+}
+
+absl::Status OfPrivate(const PrivateFolder::Problem& problem) {
+  if (problem.ok()) return absl::OkStatus();
+  return {static_cast<absl::StatusCode>(problem.code),
+          absl::StrCat(problem.text, ", or choose another --socket [EPD-1404]")};
+}
+
 absl::Status Failed(const std::string& path, const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat("socket '", path, "': ", what));
 }
@@ -61,6 +94,10 @@ absl::Status Failed(const std::string& path, const std::string& what) {
 }  // namespace
 
 absl::Status CheckSocketPath(const std::string& path, const std::string& setting) {
+  // What is wrong with the variable that a default comes from is said as that.
+  if (const PrivateFolder own = PrivateFolder::OfThisProcess(); path == own.socket_path()) {
+    if (absl::Status bad = OfPrivate(own.Check()); !bad.ok()) return bad;
+  }
   if (path.size() > kMaxSocketPathBytes) {
     return absl::InvalidArgumentError(absl::StrCat(setting, ": got a path of ", path.size(),
                                                    " bytes, expected at most ", kMaxSocketPathBytes,
@@ -74,24 +111,20 @@ absl::Status CheckSocketPath(const std::string& path, const std::string& setting
 }
 
 absl::Status PrepareFolderOf(const std::string& path) {
-  const std::string folder = path.rfind('/') == 0 ? "/" : path.substr(0, path.rfind('/'));
-  const uid_t own = geteuid();
-  if (mkdir(folder.c_str(), own == 0 ? 0755 : 0700) == 0) {
-    // Whatever the umask says: others reach the node's socket through it.
-    if (own == 0) chmod(folder.c_str(), 0755);
-    return absl::OkStatus();
+  const std::string folder = FolderOf(path);
+  if (const PrivateFolder own = PrivateFolder::OfThisProcess(); folder == own.path())
+    return OfPrivate(own.Make());
+  struct stat found = {};
+  if (stat(folder.c_str(), &found) != 0) {
+    if (absl::Status bad = MakeFolder(folder); !bad.ok()) return bad;
+    if (stat(folder.c_str(), &found) != 0) return Failed(path, std::strerror(errno));
   }
-  if (errno != EEXIST) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot make the folder '", folder, "': ", std::strerror(errno)));
-  }
-  struct stat found;
-  if (stat(folder.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) {
+  if (!S_ISDIR(found.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat("'", folder, "' is not a folder"));
   }
-  if (found.st_uid != own && found.st_uid != 0) {
+  if (IsOfAnother(found)) {
     return absl::PermissionDeniedError(absl::StrCat("the folder '", folder, "' belongs to uid ",
-                                                    found.st_uid, ", expected ", own,
+                                                    found.st_uid, ", expected ", geteuid(),
                                                     " or 0; choose another --socket"));
   }
   if ((found.st_mode & S_IWOTH) != 0 && (found.st_mode & S_ISVTX) == 0) {

@@ -8,20 +8,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/unique_fd.h"
+#include "proto/epd/v1/private_folder.h"
 
 namespace epd {
-
-inline constexpr size_t kMaxSocketPathBytes = 107;  // sockaddr_un without its terminating zero.
 
 // OK for a path that a socket can be bound to.
 //   INVALID_ARGUMENT  empty, relative, or longer than kMaxSocketPathBytes; `setting` names where it
 //   comes from
+//   as PrivateFolder::Check, of a user's private one
 absl::Status CheckSocketPath(const std::string& path, const std::string& setting);
 
-// Makes the folder of `path` if it is missing (0755 for root, else 0700) and checks that nobody
-// else can put another socket in its place.
-//   PERMISSION_DENIED    it belongs to another user, or everybody may write there; names owner and
-//   mode FAILED_PRECONDITION  it cannot be made
+// Makes the folder of `path` if it is missing (0755 for root, else 0700; a user's private one as PrivateFolder has it) and
+// checks that nobody else can put another socket in its place.
+//   PERMISSION_DENIED    it belongs to another user, or everybody may write there; names owner and mode. Or it is
+//                        missing in another user's folder, who could not remove it again
+//   FAILED_PRECONDITION  it cannot be made
+//   as PrivateFolder::Make
 absl::Status PrepareFolderOf(const std::string& path);
 
 // Whether a server accepts connections at `path`. One that cannot be asked, such as one that takes

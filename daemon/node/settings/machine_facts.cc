@@ -4,19 +4,16 @@
 #include <climits>
 #include <cstdlib>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/node/process.h"
 #include "daemon/node/settings/settings.h"
+#include "proto/epd/v1/private_folder.h"
 
 namespace epd {
 namespace {
 
-// The same rule as the client library's, which looks there.
+// A user's own is for that user; whoever starts one as root means the node's.
 std::string RuntimeDir() {
-  if (geteuid() == 0) return "/run/epd";
-  const char* xdg = std::getenv("XDG_RUNTIME_DIR");
-  if (xdg != nullptr && xdg[0] == '/') return absl::StrCat(xdg, "/epd");
-  return absl::StrCat("/tmp/epd-", geteuid());
+  return geteuid() == 0 ? kNodeFolder : PrivateFolder::OfThisProcess().path();
 }
 
 std::string BinaryDir() {

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +18,7 @@
 #include <iterator>
 #include <string>
 
-#include "client/c/connect.h"
+#include "proto/epd/v1/private_folder.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
@@ -33,8 +34,7 @@ using ::testing::StartsWith;
 class AutostartTest : public ::testing::Test {
  protected:
   AutostartTest() {
-    if (access(client::kNodeSocket, F_OK) == 0)
-      ADD_FAILURE() << client::kNodeSocket << " is in the way";
+    if (access(kNodeSocket, F_OK) == 0) ADD_FAILURE() << kNodeSocket << " is in the way";
     const std::string bin = folder_.path() + "/bin";
     std::filesystem::create_directory(bin);
     std::filesystem::copy_file(EpdBinary(), bin + "/epd");
@@ -157,7 +157,7 @@ TEST_F(AutostartTest, WhereItIsForbiddenTheErrorSaysWhatToDo) {
   setenv("EPD_AUTOSTART", "0", 1);
   const std::string problem = ConnectAndLeave();
   EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE] unset EPD_AUTOSTART"));
-  EXPECT_THAT(problem, HasSubstr(client::kNodeSocket));
+  EXPECT_THAT(problem, HasSubstr(kNodeSocket));
   EXPECT_THAT(problem, HasSubstr(socket()));
   EXPECT_THAT(problem, HasSubstr("no epd answers; looked at"));
   EXPECT_TRUE(Daemons().empty());
@@ -232,6 +232,19 @@ TEST_F(StrangerTest, WhoeverMadeThePrivateFolderFirstHearsNothing) {
   EXPECT_THAT(problem, AllOf(HasSubstr(folder_.path() + "/epd"), HasSubstr("of user 12345"),
                              HasSubstr("set XDG_RUNTIME_DIR")));
   EXPECT_EQ(stranger.Heard(), 0);
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(StrangerTest, RootLeavesNothingInAUsersRuntimeFolder) {
+  const std::string users = folder_.path() + "/users";
+  ASSERT_EQ(mkdir(users.c_str(), 0700), 0);
+  ASSERT_EQ(chown(users.c_str(), kStranger, kStranger), 0);
+  setenv("XDG_RUNTIME_DIR", users.c_str(), 1);
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:PERMISSION_DENIED]"));
+  EXPECT_THAT(problem, AllOf(HasSubstr("XDG_RUNTIME_DIR=" + users + " is of user 12345"),
+                             HasSubstr("sudo -E"), HasSubstr("[EPD-1404]")));
+  EXPECT_TRUE(std::filesystem::is_empty(users));
   EXPECT_TRUE(Daemons().empty());
 }
 
@@ -311,8 +324,32 @@ TEST_F(AutostartTest, AFolderThatOthersCanEnterIsRefused) {
 TEST_F(AutostartTest, AFolderThatCannotBeMadeIsNamed) {
   setenv("XDG_RUNTIME_DIR", "/proc", 1);
   const std::string problem = ConnectAndLeave();
-  EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE]"));
-  EXPECT_THAT(problem, HasSubstr("cannot make /proc/epd for a private epd"));
+  EXPECT_THAT(problem, StartsWith("[epd:FAILED_PRECONDITION]"));
+  EXPECT_THAT(problem, AllOf(HasSubstr("cannot make /proc/epd for a private epd"),
+                             HasSubstr("XDG_RUNTIME_DIR=/proc"), HasSubstr("[EPD-1404]")));
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(AutostartTest, ARuntimeFolderThatIsNoneIsNamedAndNothingIsLeftBehind) {
+  const std::string file = folder_.path() + "/file";
+  std::ofstream(file) << "";
+  const struct {
+    std::string value, code, text;
+  } cases[] = {
+      {folder_.path() + "/missing", "FAILED_PRECONDITION", "there is no such folder"},
+      {"relative", "INVALID_ARGUMENT", "got 'relative', expected an absolute path"},
+      {file, "FAILED_PRECONDITION", "is no folder"},
+      {folder_.path() + "/" + std::string(107 - folder_.path().size(), 'x'), "INVALID_ARGUMENT",
+       "may have 107"},
+  };
+  for (const auto& c : cases) {
+    setenv("XDG_RUNTIME_DIR", c.value.c_str(), 1);
+    const std::string problem = ConnectAndLeave();
+    EXPECT_THAT(problem, StartsWith("[epd:" + c.code + "]"));
+    EXPECT_THAT(problem, AllOf(HasSubstr("XDG_RUNTIME_DIR"), HasSubstr(c.text),
+                               HasSubstr("unset it"), HasSubstr(kNodeSocket)));
+    EXPECT_FALSE(std::filesystem::exists(c.value + "/epd"));
+  }
   EXPECT_TRUE(Daemons().empty());
 }
 
@@ -334,15 +371,69 @@ TEST_F(AutostartTest, ADaemonThatIsNotThereIsNamed) {
   EXPECT_THAT(problem, HasSubstr("/nowhere/epd"));
 }
 
-TEST_F(AutostartTest, ADaemonThatDoesNotComeUpIsToldWithItsLog) {
+TEST_F(AutostartTest, ADaemonThatEndsAtOnceIsToldAtOnceWithItsLastLine) {
   const std::string script = folder_.path() + "/broken";
-  std::ofstream(script) << "#!/bin/sh\necho broken on purpose\nexit 3\n";
+  std::ofstream(script) << "#!/bin/sh\necho begins\necho broken on purpose >&2\nexit 3\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   setenv("EPD_PROGRAM", script.c_str(), 1);
-  epd_client* client = nullptr;
-  const std::string problem = ConnectAnywhere(&client, 1000);
-  EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE]"));
-  EXPECT_THAT(problem, HasSubstr("broken on purpose"));
+  for (int round = 0; round < 2; ++round) {
+    epd_client* client = nullptr;
+    const auto began = std::chrono::steady_clock::now();
+    const std::string problem = ConnectAnywhere(&client, /*timeout_ms=*/60'000);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+    EXPECT_THAT(problem, StartsWith("[epd:FAILED_PRECONDITION]"));
+    EXPECT_THAT(problem, AllOf(HasSubstr("its last line: broken on purpose (log: "),
+                               HasSubstr("[EPD-1406]")));
+  }
+}
+
+TEST_F(AutostartTest, ADaemonThatSaysNothingIsNotToldWithWhatAnotherOneSaid) {
+  ASSERT_EQ(ConnectAndLeave(), "");  // It leaves a log.
+  for (const pid_t pid : Daemons()) kill(pid, SIGTERM);
+  ASSERT_TRUE(Eventually(10, [&] { return Daemons().empty(); }));
+  const std::string script = folder_.path() + "/silent";
+  std::ofstream(script) << "#!/bin/sh\nexit 0\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  setenv("EPD_PROGRAM", script.c_str(), 1);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("has ended; it wrote nothing"));
+}
+
+TEST_F(AutostartTest, AProgramThatTheKernelDoesNotRunIsNamedWithWhy) {
+  const std::string garbage = folder_.path() + "/garbage";
+  std::ofstream(garbage) << "no program\n";
+  std::filesystem::permissions(garbage, std::filesystem::perms::owner_all);
+  setenv("EPD_PROGRAM", garbage.c_str(), 1);
+  EXPECT_THAT(ConnectAndLeave(),
+              HasSubstr("cannot be run as this user's private epd: Exec format"));
+  std::filesystem::permissions(garbage, std::filesystem::perms::owner_read);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("(not run: this user may not execute it)"));
+}
+
+// A folder that somebody works in is, once it is removed, what a container has whose mount was removed outside.
+TEST_F(AutostartTest, AStaleMountSaysThatItIsOne) {
+  const std::string folder = folder_.path() + "/mount";
+  const std::filesystem::path before = std::filesystem::current_path();
+  ASSERT_TRUE(std::filesystem::create_directory(folder));
+  std::filesystem::current_path(folder);
+  ASSERT_TRUE(std::filesystem::remove(folder));
+  setenv("EPD_SOCKET", "./epd.sock", 1);
+  const std::string problem = ConnectAndLeave();
+  std::filesystem::current_path(before);
+  unsetenv("EPD_SOCKET");
+  EXPECT_THAT(problem, StartsWith("[epd:FAILED_PRECONDITION]"));
+  EXPECT_THAT(problem, AllOf(HasSubstr("is a stale mount"),
+                             HasSubstr("RuntimeDirectoryPreserve=yes"), HasSubstr("[EPD-1405]")));
+}
+
+TEST_F(AutostartTest, AFolderInTheSocketsPlaceIsNamed) {
+  setenv("EPD_SOCKET", folder_.path().c_str(), 1);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("is no socket but a folder; name the socket in it, " +
+                                           folder_.path() + "/epd.sock"));
+  const std::string made_by_a_mount = folder_.path() + "/absent.sock";
+  ASSERT_TRUE(std::filesystem::create_directory(made_by_a_mount));
+  setenv("EPD_SOCKET", made_by_a_mount.c_str(), 1);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("as container engines make where they are to mount"));
+  unsetenv("EPD_SOCKET");
 }
 
 TEST_F(AutostartTest, ASocketThatWasAskedForIsNeverStarted) {

@@ -6,6 +6,9 @@
 ``EPD_SERVER_UID``        a uid that the daemon may have, besides this user's, root's and those of ``/etc/epd/client.conf``: for
                           containers; it trusts whoever sets it; read by the C library
 ``EPD_AUTOSTART``         ``0``: never start a private daemon when none is found
+``XDG_RUNTIME_DIR``       an absolute path of a folder of this user: the private daemon's socket and log lie in ``epd`` there; default:
+                          in ``/tmp/epd-UID``; a folder that is missing, or another user's, is an error, not a reason
+                          to look elsewhere; read by the C library
 ``EPD_PROGRAM``           the ``epd`` to start; default: the one installed with this package; it belongs to
                           this user or root, and others cannot write to it
 ``EPD_JOB``               name of the job; processes of one job find each other, so runs at the same time need different ones; default:

@@ -49,6 +49,13 @@ TEST(FindCandidatesTest, AnEmptyVariableCountsAsUnset) {
               ElementsAre(PathIs("/run/epd/epd.sock"), PathIs("/tmp/epd-1000/epd.sock")));
 }
 
+TEST(FindCandidatesTest, WhatIsWrongWithThePrivateFolderIsSaidBesideIt) {
+  const auto found = FindCandidates("", ContextWith({{"XDG_RUNTIME_DIR", "relative"}}));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].problem, "");
+  EXPECT_THAT(found[1].problem, ::testing::HasSubstr("XDG_RUNTIME_DIR: got 'relative'"));
+}
+
 TEST(GrpcPathTest, StandsBesideTheAttachSocket) {
   EXPECT_EQ(GrpcPath("/run/epd/epd.sock"), "/run/epd/epd-grpc.sock");
   EXPECT_EQ(GrpcPath("/x/y"), "/x/y-grpc");

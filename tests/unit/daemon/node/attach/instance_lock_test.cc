@@ -182,5 +182,24 @@ TEST_F(InstanceLockTest, FolderIsMadeForItsOwnerAndRefusedWhenEverybodyMayWrite)
   EXPECT_TRUE(PrepareFolderOf(path).ok()) << "sticky, as /tmp is";
 }
 
+TEST_F(InstanceLockTest, NothingIsMadeInAnotherUsersFolder) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  ASSERT_EQ(chown(folder_.c_str(), 12345, 12345), 0);
+  const absl::Status refused = PrepareFolderOf(folder_ + "/dir/s");
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("uid 12345, whose folder is above, could not use or remove"));
+  EXPECT_NE(access((folder_ + "/dir").c_str(), F_OK), 0);
+}
+
+TEST_F(InstanceLockTest, AVariableThatADefaultComesFromIsNamed) {
+  setenv("XDG_RUNTIME_DIR", "relative", 1);
+  const absl::Status refused = CheckSocketPath("relative/epd/epd.sock", "socket");
+  unsetenv("XDG_RUNTIME_DIR");
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("XDG_RUNTIME_DIR: got 'relative', expected an absolute path"));
+}
+
 }  // namespace
 }  // namespace epd
