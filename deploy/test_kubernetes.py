@@ -45,6 +45,14 @@ def test_a_jobs_pods_land_beside_epd_and_find_its_socket():
         assert f"mountPath: {folder}\n" in text and f"path: {folder}\n" in text
 
 
+def test_pods_mount_a_folder_that_outlives_epd_and_no_file():
+    """A mount of the socket's file stays with the epd that made it."""
+    epd, job = _read("epd.yaml"), _read("job.yaml")
+    assert "subPath:" not in epd + job and "type: Socket" not in epd + job
+    for text in (epd, job):
+        assert re.search(r"name: socket\n\s+hostPath:\n\s+path: /run/epd\n\s+type: Directory", text)
+
+
 def test_pods_share_the_sockets_folder_and_no_namespace():
     """tests/integration/daemon/test_containers.py runs client and epd so."""
     for text in (_read("epd.yaml"), _read("job.yaml")):

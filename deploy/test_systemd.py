@@ -61,6 +61,14 @@ def test_a_hang_is_noticed_and_a_reload_is_a_hangup():
     assert service["ExecReload"].endswith("-HUP $MAINPID")
 
 
+def test_a_restart_keeps_the_folder_that_containers_have_mounted():
+    """What they would be left with otherwise: tests/integration/daemon/test_stale_mounts.py."""
+    service = _service()
+    assert (service["RuntimeDirectory"], service["RuntimeDirectoryPreserve"]) == ("epd", "yes")
+    postrm = (_FOLDER.parent / "debian" / "postrm").read_text()
+    assert re.search(r"rm -rf .*/run/epd\b", postrm), "purging leaves nothing"
+
+
 def _analyze(*words: str) -> str:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not on this machine")
