@@ -46,9 +46,9 @@ TEST(AbiTest, OnlyTheCInterfaceIsExported) {
   EXPECT_THAT(symbols, Each(AllOf(StartsWith("epd_"), Not(StartsWith("epd_v1_")))));
   for (const char* name :
        {"epd_client_version", "epd_connect", "epd_disconnect", "epd_check", "epd_socket_path",
-        "epd_join", "epd_leave", "epd_group_get_info", "epd_begin_execution", "epd_handle_mem_size",
-        "epd_prepare", "epd_dispatch", "epd_combine", "epd_dispatch_backward",
-        "epd_combine_backward", "epd_refuse"}) {
+        "epd_find_socket", "epd_join", "epd_leave", "epd_group_get_info", "epd_begin_execution",
+        "epd_handle_mem_size", "epd_prepare", "epd_dispatch", "epd_combine",
+        "epd_dispatch_backward", "epd_combine_backward", "epd_refuse"}) {
     EXPECT_THAT(symbols, Contains(name));
   }
 }

@@ -125,6 +125,10 @@ std::map<std::string, Function> Functions() {
   std::map<std::string, Function> all;
   all["epd_client_version"].call = [](Holder&) { return *epd_client_version() == '\0' ? 1 : 0; };
   all["epd_connect"] = {[](Holder& h) { return h.Connect(); }, drop};
+  all["epd_find_socket"].call = [](Holder& h) {
+    char path[64];
+    return epd_find_socket("/run/epd/none.sock", path, sizeof path, &h.error);
+  };
   all["epd_join"] = {[](Holder& h) { return h.Join(); }, leave};
   all["epd_leave"].call = [](Holder& h) {
     return epd_leave(std::exchange(h.group, nullptr), &h.error);
