@@ -1,4 +1,4 @@
-/* libepd_client: attach to the node's epd, join a group, and exchange tokens between its ranks.
+/* libepd_client: attach to the node's epd, join a group, and exchange tokens between its ranks. Long because it is the whole reference.
  *
  *   epd_error error = {sizeof error};
  *   epd_connect_args connect = {sizeof connect};
