@@ -7,7 +7,7 @@ import tree
 _MAX_LINES = 400
 _MAX_TEST_LINES = 600
 # A file may be longer if it says why: "Long because ..." in a comment.
-_EXCUSE = re.compile(r"^\s*(//|#|\").*\bLong because\b", re.MULTILINE)
+_EXCUSE = re.compile(r"^\s*(//|/\*|#|\").*\bLong because\b", re.MULTILINE)
 _EMPTY_NAME = re.compile(
     r"^\s*(?:class|struct)\s+(?:\[\[\w+\]\]\s+)?(\w*(?:Manager|Helper|Util|Utils|Info|Data))\b\s*(?:final\s*)?[:{]"
 )
