@@ -1,6 +1,7 @@
 #include "client/c/interrupt.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -15,16 +16,27 @@ std::atomic<uint64_t> g_interrupts{0};
 std::atomic<std::atomic<uint64_t>*> g_count{&g_interrupts};
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "a signal handler counts");
 struct sigaction g_before = {};
+struct sigaction g_first = {};   // The first that was wrapped.
+std::atomic<pid_t> g_inside{0};  // The thread that is in `g_before`.
 // Whoever asks the interpreter holds it shared.
 std::shared_mutex g_interpreter_mutex;
 Interpreter g_interpreter;
 
 uint64_t Count() { return g_count.load()->load(std::memory_order_relaxed); }
 
+void Call(const struct sigaction& handler, int signal, siginfo_t* facts, void* context) {
+  if ((handler.sa_flags & SA_SIGINFO) != 0) return handler.sa_sigaction(signal, facts, context);
+  handler.sa_handler(signal);
+}
+
 void OnInterrupt(int signal, siginfo_t* facts, void* context) {
+  const pid_t self = gettid();
+  // One that was set later and calls whoever was there before, as faulthandler's does: that is this one.
+  if (g_inside.load() == self) return Call(g_first, signal, facts, context);
   g_count.load()->fetch_add(1, std::memory_order_relaxed);
-  if ((g_before.sa_flags & SA_SIGINFO) != 0) return g_before.sa_sigaction(signal, facts, context);
-  g_before.sa_handler(signal);
+  const pid_t outside = g_inside.exchange(self);
+  Call(g_before, signal, facts, context);
+  g_inside.store(outside);
 }
 
 const void* HandlerOf(const struct sigaction& action) {
@@ -43,6 +55,7 @@ bool IsHandled(const struct sigaction& action) {
 }
 
 void Wrap(struct sigaction action) {
+  if (!IsHandled(g_first)) g_first = action;
   g_before = action;
   action.sa_sigaction = &OnInterrupt;
   action.sa_flags |= SA_SIGINFO;
