@@ -1,6 +1,6 @@
 """``transformer_engine.jax.flax``: a Flax module that hands out sets of quantisers, and the layer as one. Needs Flax."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -127,5 +127,4 @@ class _MoEBlock(TransformerEngineBase):
         self, name: str, initializer: Any, axes: _Names, shape: tuple[int, ...], dtype: Any = None
     ) -> jax.Array:
         boxed = linen.with_logical_partitioning(initializer, axes)
-        made: jax.Array = self.param(name, boxed, shape, dtype or self.dtype)
-        return made
+        return cast(jax.Array, self.param(name, boxed, shape, dtype or self.dtype))
