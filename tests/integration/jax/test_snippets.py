@@ -61,6 +61,15 @@ except EpError as error:
 assert repeated(prepare, idx) == 3
 """
 
+_CALLS_THE_EXPORTED = """
+sharding = NamedSharding(mesh, P("ep"))
+idx = jax.device_put(jnp.tile(jnp.array([[0, 3]], jnp.int32), (16, 1)), sharding)
+given = jax.device_put(jnp.ones((16, 8)), sharding), jax.device_put(jnp.full((16, 2), 0.5), sharding)
+with group, jax.set_mesh(mesh):
+    out = jax.jit(exported.call)(idx, *given)
+assert (out == 1).all(), out
+"""
+
 _RUNS = (
     _Run(
         "ep_bootstrap(world_size", behind="assert float(abs(out[0, 0] - 2 * jnp.tanh(1.0))) < 1e-6"
@@ -78,6 +87,7 @@ _RUNS = (
         behind="assert slots_needed.ravel().tolist() == [256, 0, 0, 0] and abs(loss - 1e-2) < 1e-6 and abs(out - out[0, 0, 0]).max() == 0",
     ),
     _Run("def repeated", devices=1, behind=_A_WORKER_DIES),
+    _Run("jax.export.export(", behind=_CALLS_THE_EXPORTED),
 )
 
 
