@@ -18,7 +18,6 @@
 #include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/failpoint/failpoint.h"
-#include "proto/stacks/stack_writer.h"
 
 namespace epd::client {
 namespace {
@@ -318,9 +317,8 @@ Status Session::StartWatchdog() {
   if (watched_.load(std::memory_order_relaxed) || closing_) return {};
   constexpr const char* kName = "epd-watchdog";
   // Signals are for the program's own threads.
-  const ThreadSignals signals = stacks::IsOn() ? ThreadSignals::kStacksOnly : ThreadSignals::kNone;
   if (const int error = StartThread(
-          {kName, signals}, [this] { Watch(); }, &watchdog_);
+          {kName, ThreadSignals::kNone}, [this] { Watch(); }, &watchdog_);
       error != 0)
     return {Code::kResourceExhausted, WhyNoThread(kName, error)};
   watched_.store(true, std::memory_order_release);

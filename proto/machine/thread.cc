@@ -22,6 +22,13 @@ namespace {
 
 constexpr uint64_t kKib = 1024;
 
+bool HasHandler(int signal) {
+  struct sigaction action = {};
+  if (sigaction(signal, nullptr, &action) != 0) return false;
+  return (action.sa_flags & SA_SIGINFO) != 0 ||
+         (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+}
+
 // A new thread has the mask of the one that makes it.
 class MaskForThread {
  public:
@@ -34,7 +41,7 @@ class MaskForThread {
     sigfillset(&mask);
     for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS})
       sigdelset(&mask, own);
-    if (signals == ThreadSignals::kStacksOnly) sigdelset(&mask, SIGUSR2);
+    if (HasHandler(SIGUSR2)) sigdelset(&mask, SIGUSR2);
     pthread_sigmask(SIG_SETMASK, &mask, &before_);
   }
   ~MaskForThread() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

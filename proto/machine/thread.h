@@ -16,10 +16,10 @@
 
 namespace epd {
 
-// Which signals a new thread takes. Those that a fault of its own raises (SIGBUS, SIGSEGV, ...) it always takes.
+// Which signals a new thread takes. Those that a fault of its own raises (SIGBUS, SIGSEGV, ...) it always takes, and
+// SIGUSR2 where that has a handler when the thread is made: on it each thread of a process writes its stack (proto/stacks).
 enum class ThreadSignals {
   kAsCaller,
-  kStacksOnly,  // SIGUSR2, on which a thread writes its stack (proto/stacks).
   kNone,
 };
 

@@ -291,8 +291,6 @@ std::string Start(Frames frames, const std::string& folder) {
   return bad;
 }
 
-bool IsOn() { return g_page.load() != nullptr; }
-
 void Stop() {
   StackPage* const page = g_page.load();
   if (page == nullptr || page->pid != getpid()) return;

@@ -25,9 +25,6 @@ enum class Frames {
 //   `folder`  empty: kFolderPrefix and the user's number
 std::string Start(Frames frames, const std::string& folder = "");
 
-// Whether this process has a page: threads that block all signals leave SIGUSR2 out then.
-bool IsOn();
-
 // Ignores SIGUSR2 again, and removes the page. Nothing in a forked child.
 void Stop();
 

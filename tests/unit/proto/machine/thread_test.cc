@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -51,10 +52,31 @@ TEST_F(ThreadTest, ItRunsUnderItsNameAndTakesNoSignalsButThoseOfFaults) {
   EXPECT_EQ(sigismember(&own, SIGTERM), 0) << "the caller's mask is as before";
 }
 
+// Or a process that shows its threads' stacks would never be whole.
+TEST_F(ThreadTest, OneThatTakesNoSignalsTakesTheOneOnWhichStacksAreWritten) {
+  static std::atomic<pid_t> taken_by = 0;
+  struct sigaction handled = {};
+  struct sigaction before = {};
+  handled.sa_handler = [](int) { taken_by = gettid(); };
+  ASSERT_EQ(sigaction(SIGUSR2, &handled, &before), 0);
+  pid_t tid = 0;
+  Thread thread;
+  ASSERT_EQ(StartThread(
+                {"epd-test", ThreadSignals::kNone},
+                [&] {
+                  tid = gettid();
+                  raise(SIGUSR2);
+                },
+                &thread),
+            0);
+  thread.join();
+  sigaction(SIGUSR2, &before, nullptr);
+  EXPECT_EQ(taken_by.load(), tid);
+}
+
 TEST_F(ThreadTest, WhereNoneCanBeHadTheCallerIsAsBefore) {
   g_threads_left = 0;
-  for (const ThreadSignals signals :
-       {ThreadSignals::kAsCaller, ThreadSignals::kStacksOnly, ThreadSignals::kNone}) {
+  for (const ThreadSignals signals : {ThreadSignals::kAsCaller, ThreadSignals::kNone}) {
     Thread thread;
     bool ran = false;
     EXPECT_EQ(StartThread(
