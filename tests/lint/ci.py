@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import backends
 import clang
+import clean
 import compile_commands
 import error_numbers
 import failpoints
@@ -34,12 +35,13 @@ _OUT = tree.ROOT / "out"
 def _clang() -> list[str]:
     """Parses what the tests have of locks. The product's sources are clang-tidy's, which is clang as well."""
     commands = compile_commands.read(tree.ROOT, compile_commands.TESTS)
-    return clang.check(tree.ROOT, clang.with_locks(tree.ROOT, commands))
+    return clang.check(tree.ROOT, clang.with_locks(tree.ROOT, commands), clean.folder("clang"))
 
 
 def _clang_tidy() -> list[str]:
     """Checks the product's sources: its own rules, and clang's warnings and thread-safety analysis."""
-    return tidy.check(tree.ROOT, compile_commands.read(tree.ROOT, compile_commands.PRODUCT))
+    commands = compile_commands.read(tree.ROOT, compile_commands.PRODUCT)
+    return tidy.check(tree.ROOT, commands, clean.folder("tidy"))
 
 
 def _allowed_skips() -> list[str]:

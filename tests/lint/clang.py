@@ -45,7 +45,9 @@ def _parse(root: pathlib.Path, source: str, options: list[str]) -> list[str]:
     return [line for line in printed if "error:" in line] or printed
 
 
-def check(root: pathlib.Path, commands: compile_commands.Commands) -> list[str]:
+def check(
+    root: pathlib.Path, commands: compile_commands.Commands, cache: pathlib.Path
+) -> list[str]:
     """Returns the complaints of clang++ about the sources of `commands`."""
     if not commands:
         return ["clang++ has no source to check"]
@@ -57,7 +59,7 @@ def check(root: pathlib.Path, commands: compile_commands.Commands) -> list[str]:
     refused = _parse(root, str(fault), options[min(options)])
     if not any("requires holding" in line for line in refused):
         return [f"clang++ does not refuse a field read without its lock, but says: {refused}"]
-    known = clean.Clean(root, folder, b"")
+    known = clean.Clean(root, cache, b"")
 
     def one(source: str) -> list[str]:
         return known.check(source, options[source], lambda: _parse(root, source, options[source]))
@@ -66,6 +68,7 @@ def check(root: pathlib.Path, commands: compile_commands.Commands) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = check(tree.ROOT, compile_commands.read(tree.ROOT, compile_commands.TESTS))
+    every = compile_commands.read(tree.ROOT, compile_commands.TESTS)
+    found = check(tree.ROOT, every, clean.folder("clang"))
     print(*found, sep="\n")
     sys.exit(1 if found else 0)

@@ -1,17 +1,42 @@
 """Remembers which C++ sources a check has found clean, so that it looks again only at what has changed since.
 
-What counts is the text of the source and of everything that it includes in quotes, from the tree or made by Bazel, and how it is
-compiled. Headers of installed packages are taken to be what they were: remove the folder after an upgrade of one.
+What counts is the text of the source and of everything that it includes in quotes, from the tree or made by Bazel, how it is
+compiled, and which compilers and packages with headers are installed. The folder is the user's, so a new clone begins with what others found.
 """
 
 import functools
 import hashlib
+import os
 import pathlib
 import re
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _SEARCHED = ("-iquote", "-I")
+_KEPT_SECONDS = 30 * 24 * 3600
+
+
+def folder(check: str) -> pathlib.Path:
+    """Where `check` remembers, without what was of no use for a month."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    found = pathlib.Path(caches).expanduser() / "epd" / check
+    found.mkdir(parents=True, exist_ok=True)
+    for stamp in found.iterdir():
+        if time.time() - stamp.stat().st_mtime > _KEPT_SECONDS:
+            stamp.unlink(missing_ok=True)
+    return found
+
+
+@functools.cache
+def installed() -> bytes:
+    """Versions of the compilers and of all packages with headers, as Debian's dpkg knows them."""
+    names = ["clang*", "g++*", "gcc*", "lib*-dev", "protobuf-compiler*", "linux-libc-dev"]
+    listed = subprocess.run(["dpkg-query", "-W", *names], check=False, stdout=subprocess.PIPE)
+    if not listed.stdout:
+        raise RuntimeError("dpkg-query lists no package with headers")
+    return listed.stdout
 
 
 class Clean:
@@ -20,7 +45,7 @@ class Clean:
     def __init__(self, root: pathlib.Path, folder: pathlib.Path, salt: bytes) -> None:
         self._root = root
         self._folder = folder
-        self._salt = salt
+        self._salt = salt + installed()
         self._read = functools.cache(self._read_anew)
 
     def stamp(self, source: str, options: list[str]) -> pathlib.Path:
@@ -34,6 +59,7 @@ class Clean:
         """Returns the complaints of `look`, which is not called where it is known that there are none."""
         stamp = self.stamp(source, options)
         if stamp.exists():
+            stamp.touch()
             return []
         complaints = look()
         if not complaints:

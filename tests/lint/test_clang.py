@@ -26,12 +26,12 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_clean_tree_passes(root: pathlib.Path) -> None:
-    assert clang.check(root, {"tests/good.cc": _COMMAND}) == []
+    assert clang.check(root, {"tests/good.cc": _COMMAND}, root / "cache") == []
 
 
 def test_a_source_in_c_is_read_as_c(root: pathlib.Path) -> None:
     (root / "tests" / "in_c.c").write_text("int F(void) { int class = 1; return class; }\n")
-    assert clang.check(root, {"tests/in_c.c": _COMMAND}) == []
+    assert clang.check(root, {"tests/in_c.c": _COMMAND}, root / "cache") == []
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def test_a_source_in_c_is_read_as_c(root: pathlib.Path) -> None:
 )
 def test_a_fault_is_found(root: pathlib.Path, text: str, said: str) -> None:
     (root / "tests" / "bad.cc").write_text(text)
-    (found,) = clang.check(root, {"tests/bad.cc": _COMMAND, "tests/good.cc": _COMMAND})
+    (found,) = clang.check(
+        root, {"tests/bad.cc": _COMMAND, "tests/good.cc": _COMMAND}, root / "cache"
+    )
     assert found.startswith("tests/bad.cc:") and said in found
 
 
@@ -53,18 +55,24 @@ def test_what_was_clean_is_looked_at_again_when_what_it_includes_changes(
     root: pathlib.Path,
 ) -> None:
     commands = {"tests/good.cc": _COMMAND}
-    assert clang.check(root, commands) == clang.check(root, commands) == []
+    assert (
+        clang.check(root, commands, root / "cache")
+        == clang.check(root, commands, root / "cache")
+        == []
+    )
     (root / "tests" / "good.h").write_text("int F(int x)\n")
-    assert clang.check(root, commands)
+    assert clang.check(root, commands, root / "cache")
 
 
 def test_flags_that_find_nothing_fail_the_run(root: pathlib.Path) -> None:
-    (found,) = clang.check(root, {"tests/good.cc": ["clang", "-iquote", ".", "-c", "FILE.cc"]})
+    (found,) = clang.check(
+        root, {"tests/good.cc": ["clang", "-iquote", ".", "-c", "FILE.cc"]}, root / "cache"
+    )
     assert found.startswith("clang++ does not refuse a field read without its lock")
 
 
 def test_a_run_over_no_file_fails(root: pathlib.Path) -> None:
-    assert clang.check(root, {}) == ["clang++ has no source to check"]
+    assert clang.check(root, {}, root / "cache") == ["clang++ has no source to check"]
 
 
 def test_sources_with_locks_are_those_that_name_one_or_include_a_header_of_tests_that_does(

@@ -1,5 +1,6 @@
 """Goal: a source counts as clean only as long as nothing has changed that its verdict depends on."""
 
+import os
 import pathlib
 
 import clean
@@ -55,3 +56,22 @@ def test_what_had_complaints_is_looked_at_again(root: pathlib.Path) -> None:
     known = clean.Clean(root, root / "out", b"")
     for _ in range(2):
         assert known.check("a/source.cc", _OPTIONS, lambda: ["bad"]) == ["bad"]
+
+
+def test_what_is_installed_counts(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert b"libgrpc-dev" in clean.installed()
+    assert _looks(root, _OPTIONS) == 1
+    monkeypatch.setattr(clean, "installed", lambda: b"another compiler")
+    assert _looks(root, _OPTIONS) == 1
+
+
+def test_it_remembers_for_the_user_and_forgets_what_is_of_no_use(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = clean.folder("tidy")
+    assert folder == tmp_path / "epd" / "tidy"
+    (folder / "used").touch()
+    (folder / "old").touch()
+    os.utime(folder / "old", (0, 0))
+    assert [stamp.name for stamp in clean.folder("tidy").iterdir()] == ["used"]

@@ -28,7 +28,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_clean_tree_passes(root: pathlib.Path) -> None:
-    assert tidy.check(root, {"daemon/good.cc": _COMMAND}) == []
+    assert tidy.check(root, {"daemon/good.cc": _COMMAND}, root / "cache") == []
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,16 @@ def test_a_clean_tree_passes(root: pathlib.Path) -> None:
 )
 def test_a_fault_is_found(root: pathlib.Path, text: str, rule: str) -> None:
     (root / "daemon" / "bad.cc").write_text(text)
-    found = tidy.check(root, {"daemon/bad.cc": _COMMAND, "daemon/good.cc": _COMMAND})
+    found = tidy.check(
+        root, {"daemon/bad.cc": _COMMAND, "daemon/good.cc": _COMMAND}, root / "cache"
+    )
     assert found and all("daemon/bad.cc:" in line for line in found)
     assert any(rule in line for line in found)
 
 
 def test_a_fault_in_a_header_is_found(root: pathlib.Path) -> None:
     (root / "daemon" / "good.h").write_text("int F(int x);\nstruct A {\n  A(int x);\n};\n")
-    (found,) = tidy.check(root, {"daemon/good.cc": _COMMAND})
+    (found,) = tidy.check(root, {"daemon/good.cc": _COMMAND}, root / "cache")
     assert "daemon/good.h:3:" in found
 
 
@@ -59,14 +61,18 @@ def test_what_was_clean_is_looked_at_again_when_what_it_includes_changes(
     root: pathlib.Path,
 ) -> None:
     commands = {"daemon/good.cc": _COMMAND}
-    assert tidy.check(root, commands) == tidy.check(root, commands) == []
+    assert (
+        tidy.check(root, commands, root / "cache")
+        == tidy.check(root, commands, root / "cache")
+        == []
+    )
     (root / "daemon" / "good.h").write_text("int F(int x);\nstruct A {\n  A(int x);\n};\n")
-    assert tidy.check(root, commands)
+    assert tidy.check(root, commands, root / "cache")
 
 
 def test_a_configuration_that_finds_nothing_fails_the_run(root: pathlib.Path) -> None:
     (root / ".clang-tidy").write_text("Checks: >\n  -*,\n  bugprone-use-after-move\n")
-    found = tidy.check(root, {"daemon/good.cc": _COMMAND})
+    found = tidy.check(root, {"daemon/good.cc": _COMMAND}, root / "cache")
     assert found == [
         f"daemon/good.{suffix}: clang-tidy does not find the fault planted there"
         for suffix in ("cc", "h")
@@ -76,9 +82,11 @@ def test_a_configuration_that_finds_nothing_fails_the_run(root: pathlib.Path) ->
 def test_a_check_that_clang_tidy_does_not_know_fails_the_run(root: pathlib.Path) -> None:
     config = root / ".clang-tidy"
     config.write_text(config.read_text().replace("infinite-loop", "infinite-lop"))
-    (found,) = tidy.check(root, {"daemon/good.cc": _COMMAND})
+    (found,) = tidy.check(root, {"daemon/good.cc": _COMMAND}, root / "cache")
     assert found == ".clang-tidy: clang-tidy does not run bugprone-infinite-lop"
 
 
 def test_a_run_over_no_file_fails(root: pathlib.Path) -> None:
-    assert tidy.check(root, {}) == ["clang-tidy has no source to check that has a header"]
+    assert tidy.check(root, {}, root / "cache") == [
+        "clang-tidy has no source to check that has a header"
+    ]

@@ -89,12 +89,14 @@ def _one_of_each_folder(root: pathlib.Path, commands: compile_commands.Commands)
     return list(chosen.values())
 
 
-def check(root: pathlib.Path, commands: compile_commands.Commands) -> list[str]:
+def check(
+    root: pathlib.Path, commands: compile_commands.Commands, cache: pathlib.Path
+) -> list[str]:
     """Checks each source of `commands`, once it is proven that what is wrong in one would be found."""
     to_plant_in = _one_of_each_folder(root, commands)
     if not to_plant_in:
         return ["clang-tidy has no source to check that has a header"]
-    linter = Linter(root, root / "out" / "tidy")
+    linter = Linter(root, cache)
     complaints = unknown_checks(root)
     for source in to_plant_in:
         complaints += planted(linter, root, source, commands[source])
