@@ -35,6 +35,7 @@ _VARYING = (
     (r"\bnode (?!(?:has|says)\b)\w+", "node N"),
     (r"\bpid([ =])\d+", r"pid\1P"),
     (r"\bversion=[^\s,;]+", "version=N"),
+    (r"\bstarted=[^\s,;]+", "started=T"),
     (r"\bsocket /\S+epd\.sock", "socket PATH"),
     # What gRPC says of it.
     (r"is lost: .*; call again", "is lost: ...; call again"),

@@ -235,6 +235,10 @@ def test_etcd_that_has_lost_its_data_is_named_and_epochs_go_on_growing(cluster, 
     assert any("etcd has lost its data" in one.log() for one in cluster.values())
     more, later = _form([cluster["b"], cluster["c"]], "new")
     assert later[0].epoch > joined[0].epoch
+    # etcd forgot the lease of who led, who may go on until it is over.
+    wait.until(
+        lambda: any("stepped down" in one.log() for one in cluster.values()), "a step down", 10
+    )
     _check(cluster, lost_data=True)
     for client in clients + more:
         client.close()
