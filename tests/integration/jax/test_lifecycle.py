@@ -1,10 +1,11 @@
 """Goal: processes come and go, and so do daemons, without a hang, a leak or a surprise."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import harness
 import pytest
@@ -163,6 +164,61 @@ def test_killed_process_is_named_and_fresh_ones_can_use_the_daemon():
         assert report.outcomes[0] == {"check_survivor_is_told_who_died": "ok"}, report.outcomes
         ended = _run("alone", EPD_SOCKET=daemon.socket)
         assert ended.returncode == 0, ended.stderr
+
+
+class _Outliving:
+    """The processes of outlives.py; 1 dies."""
+
+    def __init__(self, daemon: harness.Daemon, recoverable: bool):
+        self._environment = clean_environment(
+            EPD_SOCKET=daemon.socket, JAX_ENABLE_RECOVERABILITY=str(int(recoverable))
+        )
+        self._port = str(harness.free_port())
+        self.processes = [self.start(i, part) for i, part in enumerate(("stays", "dies", "stays"))]
+
+    def start(self, index: int, part: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            python(str(_SCRIPTS / "outlives.py"), self._port, str(index), part),
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def expect(self, word: str, *which: int) -> None:
+        for process in [self.processes[i] for i in which]:
+            assert process.stdout.readline() == f"{word}\n", process.communicate(timeout=60)[1]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@contextlib.contextmanager
+def _outliving(recoverable: bool) -> Iterator[_Outliving]:
+    with running_daemon() as daemon:
+        job = _Outliving(daemon, recoverable)
+        try:
+            job.expect("told", 0, 2)
+            yield job
+        finally:
+            job.end()
+
+
+def test_survivors_that_epd_has_told_go_on_where_jaxs_recoverability_is_on_and_else_are_ended_by_jax():
+    """The second part is what the README says of JAX: if it fails, JAX has become kinder."""
+    with _outliving(recoverable=True) as job, _outliving(recoverable=False) as other:
+        for i in (0, 2):
+            _, errors = other.processes[i].communicate(timeout=60)
+            assert other.processes[i].returncode == -signal.SIGABRT, errors
+        job.expect("outlived", 0, 2)
+        job.processes.append(job.start(1, "comes"))
+        job.expect("whole", 0, 2, 3)
+        for i in (3, 2, 0):  # JAX's service is in process 0: who ends after it is ended by JAX.
+            _, errors = job.processes[i].communicate("end\n", timeout=60)
+            assert job.processes[i].returncode == 0, errors
 
 
 def test_a_failed_check_ends_the_other_processes_barriers():
