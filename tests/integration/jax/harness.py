@@ -153,26 +153,13 @@ def free_port() -> int:
 _COMPILED_AS_USERS_DO = ("operations", "process_shapes", "several_nodes", "shardings")
 
 
-# JAX promotes no rank and no dtype in silence, in most programs. A run that passes so passes without these modes, too. The other
-# strict modes: ``with_64_bits``, and programs/strict_modes.py.
-_STRICT = {"JAX_NUMPY_RANK_PROMOTION": "raise", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
-# Whose own arithmetic, or Flax's, nobody has held against that yet.
-_NOT_STRICT_YET = (
-    "faults",
-    "killed",
-    "late",
-    "moe_layers_multiprocess",
-    "moe_meshes",
-    "moe_modules",
-    "one_fails",
-    "operations_thin",
-    "process_shapes",
-    "several_axes",
-    "several_nodes",
-    "shardings",
-    "tenants",
-    "transformer_engine_flax",
-)
+# JAX promotes no rank and no dtype in silence, and takes no mesh as a context, which it deprecates (rank.py has what else it does). A
+# run that passes so passes without these modes, too. The other strict modes: ``with_64_bits``, and programs/strict_modes.py.
+_STRICT = {
+    "JAX_NUMPY_RANK_PROMOTION": "raise",
+    "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+    "JAX_DISALLOW_MESH_CONTEXT_MANAGER": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -270,9 +257,7 @@ class Fleet:
 
     def _spawn(self, index: int, port: int) -> None:
         setup = self._setup
-        environment = clean_environment(**_DEADLINES)
-        if setup.program not in _NOT_STRICT_YET:
-            environment |= _STRICT
+        environment = clean_environment(**_DEADLINES, **_STRICT)
         daemon = self._daemons[index * len(self._daemons) // setup.processes]
         if daemon is not None:
             environment |= {

@@ -7,6 +7,7 @@ import pathlib
 import sys
 import time
 import traceback
+import warnings
 
 import jax
 from world import World
@@ -23,6 +24,8 @@ def _write(path: pathlib.Path, outcomes: dict[str, str]) -> None:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
+    # What JAX deprecates is an error where epd's package or a check uses it.
+    warnings.filterwarnings("error", category=DeprecationWarning, module=r"(epd|programs|world)\b")
     faulthandler.dump_traceback_later(_STALL_SECONDS, repeat=True)
     if arguments["processes"] > 1:
         jax.distributed.initialize(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.sharding import AxisType, NamedSharding
 from jax.typing import DTypeLike
 
 from epd.jax import _place, _source_order
@@ -111,6 +112,15 @@ def call(
     return tuple(custom_call(target, results, kept, domain, position, *given, **attributes))
 
 
+def _placed(layout: Layout, operand: jax.Array) -> jax.Array:
+    """On one device an operand lies as it must, whatever its type says; with Explicit axes JAX wants that said."""
+    assert layout.mesh is not None
+    types = dict(zip(layout.mesh.axis_names, layout.mesh.axis_types, strict=True))
+    if layout.num_shards > 1 or all(types[axis] != AxisType.Explicit for axis in layout.lead):
+        return operand
+    return jax.sharding.reshard(operand, NamedSharding(layout.mesh, layout.spec))
+
+
 def mapped(layout: Layout, shard: Callable[..., Any], *operands: jax.Array) -> Any:
     """Runs ``shard`` on every shard: leading dimensions split over (outer, ep), replicated over all other axes.
 
@@ -133,7 +143,7 @@ def mapped(layout: Layout, shard: Callable[..., Any], *operands: jax.Array) -> A
         with _source_order.after(None if before is None else present[-1]):
             return shard(*map(of_shard, operands))
 
-    present = [operand for operand in operands if operand.size]
+    present = [_placed(layout, operand) for operand in operands if operand.size]
     present += [] if before is None else [before]
     return jax.shard_map(
         run,

@@ -53,9 +53,13 @@ def mismatch(spec: tuple[Entry, ...] | None, layout: Layout) -> str | None:
 
 
 def wrong_sharding(name: str, array: jax.Array, layout: Layout) -> str | None:
-    """How ``array`` lies otherwise than over the leading axes, as far as its type says (Explicit axes), or None."""
+    """How ``array`` lies otherwise than over the leading axes, as far as its type says (Explicit axes), or None.
+
+    One that lies on no mesh is whole on every rank: on a mesh with Explicit axes JAX moves it nowhere by itself.
+    """
     sharding = jax.typeof(array).sharding
-    types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
+    mesh = layout.mesh if sharding.mesh.empty and layout.mesh is not None else sharding.mesh
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in types.values():
         return None
     sizes = layout.sizes

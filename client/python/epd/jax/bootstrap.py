@@ -35,7 +35,7 @@ def _active_mesh() -> Mesh:
     mesh = active_device_mesh()
     if mesh is None:
         raise ValueError(
-            "ep_bootstrap: there is no active mesh of devices; call it inside `with jax.set_mesh(mesh):` or `with mesh:`"
+            "ep_bootstrap: there is no active mesh of devices; call it inside `with jax.set_mesh(mesh):`"
         )
     return mesh
 
@@ -91,7 +91,7 @@ def ep_bootstrap(
 ) -> None:
     """Joins the default expert-parallel group. Eager and collective: every process of the mesh calls it.
 
-    Call it inside the mesh (``jax.set_mesh(mesh)`` or ``with mesh:``) and a ``global_shard_guard`` whose MeshResource
+    Call it inside the mesh (``jax.set_mesh(mesh)``) and a ``global_shard_guard`` whose MeshResource
     names ``ep_resource``. Sizes are fixed here; axis names are read again at every trace.
 
     Args:

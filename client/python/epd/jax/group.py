@@ -86,7 +86,8 @@ class Group(Unique, GroupOperations):
                 size of ``token_counts``, is the largest number that any rank owns; where a rank owns fewer, the rest
                 is zeros. None: contiguous blocks.
             mesh: its devices are the ranks; None: the active one. Operations traced where no mesh is active use its
-                shape. An AbstractMesh is enough with ``connect=False``.
+                shape. An AbstractMesh is enough with ``connect=False``: ``mesh.abstract_mesh``, or one with the mesh's
+                ``axis_types``, which JAX makes Auto in a Mesh, and Explicit in an AbstractMesh and in ``jax.make_mesh``.
             resource: names of the mesh's axes for this group; None: the active MeshResource, now and at every trace.
             job: name of the job, see ``EPD_JOB``; None: as for ep_bootstrap.
             connect: False: only describe the group. Tracing, lowering and exporting work, and no daemon is looked for;

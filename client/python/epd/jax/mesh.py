@@ -71,7 +71,7 @@ def active_resource() -> MeshResource:
 
 
 def active_device_mesh() -> Mesh | None:
-    """The mesh with devices that ``with mesh:`` or ``jax.set_mesh(mesh)`` made active, or None."""
+    """The mesh with devices that ``jax.set_mesh(mesh)``, or ``with mesh:`` before it, made active, or None."""
     for mesh in (
         mesh_internal.thread_resources.env.physical_mesh,
         mesh_internal.get_concrete_mesh(),
@@ -82,7 +82,7 @@ def active_device_mesh() -> Mesh | None:
 
 
 def active_mesh(*operands: jax.Array, fallback: AbstractMesh | None = None) -> Mesh | AbstractMesh:
-    """The mesh to trace with: of an enclosing shard_map, ``jax.set_mesh`` or ``with mesh:``, else the operands'.
+    """The mesh to trace with: of an enclosing shard_map, ``jax.set_mesh`` or JAX's older ``with mesh:``, else the operands'.
 
     ``fallback`` where there is none of them.
 
@@ -105,9 +105,7 @@ def active_mesh(*operands: jax.Array, fallback: AbstractMesh | None = None) -> M
                 return mesh
     if fallback is not None:
         return fallback
-    raise ValueError(
-        "there is no active mesh; enter `with jax.set_mesh(mesh):` (or `with mesh:`) around the call"
-    )
+    raise ValueError("there is no active mesh; enter `with jax.set_mesh(mesh):` around the call")
 
 
 def axes_of_vmap(axes: Iterable[str]) -> str:

@@ -37,7 +37,7 @@ def check_bootstrap_checks_in_order(world: World):
     with ep.global_shard_guard(world.resource):
         with raises(ValueError, "mesh"):
             ep.ep_bootstrap(**wrong)
-    for enter in (lambda: world.mesh, lambda: jax.set_mesh(world.mesh)):
+    for enter in (world.entered, lambda: jax.set_mesh(world.mesh)):
         with enter(), ep.global_shard_guard(world.resource):
             with raises(ValueError, "99", str(world.num_ranks)):
                 ep.ep_bootstrap(**wrong)
@@ -53,7 +53,11 @@ def check_second_bootstrap(world: World):
     world.bootstrap()
     with world.context(), raises(RuntimeError, "already"):
         ep.ep_bootstrap(**sizes(world))
-    with world.mesh, ep.global_shard_guard(ep.MeshResource()), raises(ValueError, "ep_resource"):
+    with (
+        jax.set_mesh(world.mesh),
+        ep.global_shard_guard(ep.MeshResource()),
+        raises(ValueError, "ep_resource"),
+    ):
         ep.ep_bootstrap(**sizes(world))
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import epd.jax as ep
 import jax
@@ -189,6 +190,9 @@ def check_outputs_carry_the_right_varying_axes(world: World):
         seen.append([_varying(a) for a in (counts, total, handle, *recv, out, *back, rows)])
         return out
 
+    def apart_by_tp():
+        return 1 + jax.lax.axis_index("tp").astype(jnp.float32)
+
     trace = jax.jit(_every_axis(job)(results)).lower
     with job:
         trace(*job.operands)
@@ -199,7 +203,7 @@ def check_outputs_carry_the_right_varying_axes(world: World):
         jax.jit(some).lower(*same)
         # Half of the hidden dimension's neighbours: tokens that differ along tp.
         apart = jax.shard_map(
-            lambda i, t, w: results(i, t * (1.0 + jax.lax.axis_index("tp")), w)[None],
+            lambda i, t, w: results(i, t * apart_by_tp(), w)[None],
             mesh=job.mesh,
             in_specs=job.spec,
             out_specs=P("tp", ("dp", "ep")),
@@ -207,7 +211,7 @@ def check_outputs_carry_the_right_varying_axes(world: World):
         out = jax.jit(apart)(*job.operands)
         with raises(ValueError, "tp"):
             wrong = jax.shard_map(
-                lambda i, t, w: results(i, t * (1.0 + jax.lax.axis_index("tp")), w),
+                lambda i, t, w: results(i, t * apart_by_tp(), w),
                 mesh=job.mesh,
                 in_specs=job.spec,
                 out_specs=job.spec,
@@ -272,6 +276,53 @@ def check_wrong_shardings_raise_while_tracing(world: World):
             jax.jit(lambda h, g: primitives.ep_combine_bwd(CFG, h, g, _CAPACITY)).lower(
                 jax.sharding.reshard(handle, P()), other["tokens"]
             )
+
+
+def _group_of(devices: int) -> tuple[ep.Group, Callable]:
+    """A group on the first devices, and a round trip in it, outside of which no mesh is active."""
+    mesh = jax.make_mesh((devices,), ("ep",), (AxisType.Explicit,), devices=jax.devices()[:devices])
+    resource = ep.MeshResource(ep_resource="ep")
+    sizes = {"max_tokens_per_rank": 8, "recv_capacity_per_rank": 64, "hidden_dim": 8}
+    group = ep.Group(
+        f"placed-{devices}",
+        mesh=mesh,
+        resource=resource,
+        num_experts=8,
+        max_token_dtype=jnp.float32,
+        **sizes,
+    )
+
+    def step(idx, tokens, weights):
+        recv, _, handle, *_ = group.dispatch(CFG, idx, tokens, weights, 64)
+        return group.combine(CFG, handle, recv, len(tokens))
+
+    return group, step
+
+
+def _on_no_mesh(rows: int) -> tuple[np.ndarray, ...]:
+    return np.zeros((rows, 2), np.int32), np.ones((rows, 8), np.float32), np.ones((rows, 2), "f")
+
+
+def check_operands_on_no_mesh_raise_while_tracing(world: World):
+    """Explicit axes, as jax.make_mesh makes them."""
+    group, step = _group_of(devices=2)
+    with group:
+        for given in (_on_no_mesh(16), tuple(map(jnp.asarray, _on_no_mesh(16)))):
+            for function in (step, jax.jit(step)):
+                names = "tokens", "topk_idx", "topk_weights"
+                with raises(ValueError, "Group.dispatch", *names, "P(None, None)", "P('ep'"):
+                    function(*given)
+
+
+def check_operands_on_no_mesh_are_fine_on_one_device(world: World):
+    group, step = _group_of(devices=1)
+    idx, tokens, weights = _on_no_mesh(8)
+    with group:
+        for function in (step, jax.jit(step)):
+            out = function(idx, tokens, weights)
+            np.testing.assert_array_equal(np.asarray(out), 2 * tokens)
+        gradient = jax.jit(jax.grad(lambda t: step(idx, t, weights).sum()))(tokens)
+        np.testing.assert_array_equal(np.asarray(gradient), 2 * tokens)
 
 
 def check_out_shardings_that_cannot_be_are_named(world: World):

@@ -66,8 +66,9 @@ def check_set_mesh(world: World):
 
 
 def check_with_mesh(world: World):
+    """What programs have that were written before ``jax.set_mesh``."""
     world.bootstrap()
-    with world.mesh, ep.global_shard_guard(world.resource):
+    with world.entered(), ep.global_shard_guard(world.resource):
         _expect_layer(world)
 
 
@@ -190,7 +191,7 @@ def check_no_collectives_forward_and_backward(world: World):
         jnp.asarray(problem.topk_idx),
         jnp.asarray(problem.weights),
     )
-    with world.mesh, ep.global_shard_guard(world.resource):
+    with jax.set_mesh(world.mesh), ep.global_shard_guard(world.resource):
         programs = [
             jax.jit(forward).lower(*plain).compile(),
             jax.jit(backward).lower(*plain, jnp.asarray(problem.tokens)).compile(),
