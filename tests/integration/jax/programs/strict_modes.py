@@ -5,6 +5,7 @@ dtypes that are never promoted are the mode of all programs, see harness.py; 64 
 """
 
 import contextlib
+import dataclasses
 import functools
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+from epd.jax._transformer_engine.dense import dense as transformer_engine_dense
 from epd.jax.layers import MoeConfig, RouterConfig, init_moe, moe, updated_selection_bias
 from jax.sharding import PartitionSpec
 from world import World
@@ -166,6 +168,45 @@ def check_all_modes_at_once_with_64_bits(world: World):
             if name == "exchanges":
                 counts = np.asarray(made["counts"]).sum()
     assert counts == world.num_ranks * _TOKENS * 2, counts
+
+
+def _precisions(jaxpr) -> list:
+    """Of all products that it makes, wherever in it; one is said twice, of both operands."""
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("dot_general", "ragged_dot_general"):
+            found.append(eqn.params["precision"])
+        for inner in jax.tree.leaves(
+            [*eqn.params.values()],
+            is_leaf=lambda node: hasattr(node, "eqns") or hasattr(node, "jaxpr"),
+        ):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                found += _precisions(getattr(inner, "jaxpr", inner))
+    return [one[0] if isinstance(one, tuple) else one for one in found]
+
+
+def check_each_product_is_as_precise_as_was_asked_for(world: World):
+    """By the layer's configuration; where that says nothing, by JAX's default, which never reaches the router."""
+    _bootstrap(world)
+    low, high = jax.lax.Precision.DEFAULT, jax.lax.Precision.HIGHEST
+    params, tokens = _parameters(world), _operands(world)["tokens"]
+
+    def made(precision) -> list:
+        config = dataclasses.replace(_LAYER, precision=precision)
+        loss = lambda params, tokens: moe(config, params, tokens)[0].sum()  # noqa: E731
+        graded = jax.grad(loss, (0, 1), allow_int=True)
+        return _precisions(jax.make_jaxpr(graded)(params, tokens).jaxpr)
+
+    with world.context():
+        whole = made(None)
+        assert set(whole) == {None, high}, whole
+        with jax.default_matmul_precision("bfloat16"):
+            asked, default = made("highest"), made(None)
+            dense = jax.make_jaxpr(transformer_engine_dense)(tokens, tokens.T).jaxpr
+    assert set(asked) == {high} and len(asked) == len(whole), asked
+    assert [one == high for one in default] == [one == high for one in whole], default
+    assert set(default) == {low, high}, default
+    assert _precisions(dense) == [low]
 
 
 def check_no_tracer_is_left_by_a_trace(world: World):

@@ -49,7 +49,7 @@ def _bootstrap(world: World, **changed) -> dict[str, int]:
     ep_finalize()
     world.sizes = {}
     resource = MeshResource(dp_resource="dp", ep_resource="ep")
-    with world.mesh, global_shard_guard(resource):
+    with jax.set_mesh(world.mesh), global_shard_guard(resource):
         ep_bootstrap(
             world_size=world.num_ranks,
             rank=jax.process_index(),
@@ -351,6 +351,9 @@ def check_dense(world: World):
         x, kernel, bias, contracting_dims=((2,), (0,)), quantizer_set=quantize.noop_quantizer_set
     )
     np.testing.assert_allclose(out, x @ kernel + bias, rtol=1e-5, atol=1e-5)
+    narrow = dense.dense(jnp.bfloat16(x[0]), kernel, bias)
+    assert narrow.dtype == jnp.bfloat16, narrow.dtype
+    np.testing.assert_allclose(np.float32(narrow), x[0] @ kernel + bias, rtol=5e-2, atol=5e-2)
     with raises(NotImplementedError, "dense(quantizer_set=str"):
         dense.dense(x[0], kernel, quantizer_set="fp8")
     with raises(NotImplementedError, "collective_op_set=str"):

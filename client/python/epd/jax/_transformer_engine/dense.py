@@ -27,9 +27,9 @@ def dense(
     quantizer_set: Any = noop_quantizer_set,
     collective_op_set: Any = noop_collective_op_set,
 ) -> jax.Array:
-    """``x @ kernel + bias`` over the ``contracting_dims`` of both, in the dtype of ``x``.
+    """``x @ kernel + bias`` over the ``contracting_dims`` of both, in the dtype of ``x``, to which ``kernel`` is cast.
 
-    The axes are hints to a partitioner, of which XLA's has no need.
+    In the precision of ``jax.default_matmul_precision``, as Transformer Engine's own product by XLA. The axes are hints to a partitioner, of which XLA's has no need.
 
     Raises:
         NotImplementedError: a ``quantizer_set`` that quantises, a ``collective_op_set`` that fuses.
@@ -41,5 +41,8 @@ def dense(
             f"epd does not offer dense(collective_op_set={type(collective_op_set).__name__}): it fuses no products with"
             " collectives; leave it out, or install transformer_engine"
         )
-    out = jax.lax.dot_general(x, kernel, (contracting_dims, ((), ())))
+    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
+    out = jax.lax.dot_general(
+        x, kernel.astype(x.dtype), (contracting_dims, ((), ())), preferred_element_type=x.dtype
+    )
     return out if bias is None else out + jnp.broadcast_to(bias.astype(out.dtype), out.shape)

@@ -203,8 +203,9 @@ class MoeConfig:
         shared_gate: the shared experts' rows are multiplied by ``sigmoid(tokens @ shared.mix)``.
         gemm: the grouped matrix product; see ``epd.jax.layers.grouped_gemm``.
         alignment: of an expert's zone in the receive buffer; None: what ``gemm`` wants for the tokens' dtype.
-        precision: of the products of experts and shared experts, as ``jax.lax.dot``'s; None: JAX's default, which on GPUs
-            may be less than float32 for float32. The router's is always the highest.
+        precision: of the products of experts and shared experts, as ``jax.lax.dot``'s, whatever
+            ``jax.default_matmul_precision`` says; None: what that says while the layer is traced, which on GPUs may be less
+            than float32 for float32. The router's, and that of ``shared_gate``, is always the highest.
         recv_capacity: slots of a rank's receive buffer; None: enough for any routing, at most the group's.
         axes: see Axes.
 
