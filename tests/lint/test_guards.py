@@ -289,36 +289,73 @@ def test_an_allowed_skip_without_a_reason_is_refused() -> None:
         skips.parse("*NeedsGpu\n")
 
 
-_OURS = "client/python/epd/torch/a.py"
+_TORCH, _JAX = "client/python/epd/torch/a.py", "client/python/epd/jax/layers/a.py"
 
 
 @pytest.mark.parametrize(
-    ("path", "line", "missing"),
+    ("path", "imports", "call", "missing"),
     [
-        (_OURS, "torch.empty(shape)", "dtype and device"),
-        (_OURS, "torch.zeros(3, dtype=torch.int32)", "device"),
-        (_OURS, "torch.arange(3, device=rows.device)", "dtype"),
-        (_OURS, "torch.tensor([1])", "dtype and device"),
-        (_OURS, "torch.Tensor(2)", "dtype and device"),
-        ("client/python/epd/jax/layers/a.py", "jnp.arange(3)", "dtype"),
-        ("client/python/epd/jax/a.py", "jnp.full((2,), 1)", "dtype"),
+        (_TORCH, "import torch", "torch.empty(shape)", "dtype and device"),
+        (_TORCH, "import torch", "torch.zeros(3, dtype=torch.int32)", "device"),
+        (_TORCH, "import torch", "torch.arange(3, device=rows.device)", "dtype"),
+        (_TORCH, "import torch", "torch.tensor([1])", "dtype and device"),
+        (_TORCH, "import torch", "torch.Tensor(2)", "dtype and device"),
+        (_TORCH, "import torch as t", "t.empty(shape)", "dtype and device"),
+        (_TORCH, "from torch import zeros", "zeros(3)", "dtype and device"),
+        (_TORCH, "from torch import zeros as z, ones", "z(3, device=CPU)", "dtype"),
+        (_TORCH, "import torch; new = torch.empty", "new(3)", "dtype and device"),
+        (_TORCH, "import torch; t = torch; new = t.empty", "new(3)", "dtype and device"),
+        (_TORCH, "import torch.nn", "torch.ones(3)", "dtype and device"),
+        (_JAX, "import jax.numpy as jnp", "jnp.arange(3)", "dtype"),
+        (_JAX, "import jax.numpy as jnp", "jnp.full((2,), 1)", "dtype"),
+        (_JAX, "import jax.numpy as jnp", "jnp.array([1])", "dtype"),
+        (_JAX, "import jax.numpy as jnp", "jnp.asarray(-1.0)", "dtype"),
+        (_JAX, "import jax.numpy as jnp", "jnp.array([i for i in rows])", "dtype"),
+        (_JAX, "import jax.numpy as any_name", "any_name.zeros(3)", "dtype"),
+        (_JAX, "from jax import numpy as np", "np.zeros(3)", "dtype"),
+        (_JAX, "from jax.numpy import zeros", "zeros(3)", "dtype"),
+        (_JAX, "import jax", "jax.numpy.zeros(3)", "dtype"),
+        (_JAX, "import jax", "jax.random.normal(key, (3,))", "dtype"),
+        (_JAX, "from jax import nn", "nn.one_hot(idx, 4)", "dtype"),
     ],
 )
-def test_tensors_refuses_what_leaves_a_default(path: str, line: str, missing: str) -> None:
-    (found,) = tensors.check({path: f"x = {line}\n"})
-    assert found.startswith(f"{path}:1: {line.split('(')[0]} without {missing}:")
+def test_tensors_refuses_what_leaves_a_default(
+    path: str, imports: str, call: str, missing: str
+) -> None:
+    (found,) = tensors.check({path: f"{imports}\nx = {call}\n"})
+    assert found.startswith(f"{path}:2: {call.split('(')[0]} without {missing}:")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "complaint"),
+    [
+        (_TORCH, "from torch import *\n", "1: from torch import *"),
+        (_TORCH, "import torch\nf(torch.zeros, 3)\n", "2: torch.zeros is handed on"),
+        (_TORCH, "import torch\ny = {'a': torch.empty}\n", "2: torch.empty is handed on"),
+        (_JAX, "from jax.numpy import ones\nf(ones)\n", "2: ones is handed on"),
+    ],
+)
+def test_tensors_refuses_what_hides_a_call(path: str, text: str, complaint: str) -> None:
+    (found,) = tensors.check({path: text})
+    assert found.startswith(f"{path}:{complaint}")
 
 
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        (_OURS, "torch.zeros(3, dtype=torch.int32, device=CPU)"),
-        (_OURS, "rows.new_empty(3)"),
-        (_OURS, "torch.empty_like(rows)"),
-        ("client/python/epd/jax/a.py", "jnp.zeros((2,), jnp.float32)"),
-        ("client/python/epd/jax/a.py", "jnp.arange(2, dtype=jnp.int32)"),
+        (_TORCH, "torch.zeros(3, dtype=torch.int32, device=CPU)"),
+        (_TORCH, "rows.new_empty(3)"),
+        (_TORCH, "torch.empty_like(rows)"),
+        (_TORCH, "isinstance(rows, torch.Tensor)"),
+        (_TORCH, "empty(3)"),
+        (_JAX, "jnp.zeros((2,), jnp.float32)"),
+        (_JAX, "jnp.arange(2, dtype=jnp.int32)"),
+        (_JAX, "jnp.asarray(tokens)"),
+        (_JAX, "jnp.array([1], jnp.int32)"),
+        (_JAX, "np.zeros(3)"),
         ("tests/a.py", "torch.empty(3)"),
     ],
 )
 def test_tensors_allows_what_says_it_or_has_it_of_another(path: str, line: str) -> None:
-    assert tensors.check({path: f"x = {line}\n"}) == []
+    text = f"import numpy as np, torch\nimport jax.numpy as jnp\nx = {line}\n"
+    assert tensors.check({path: text}) == []

@@ -60,7 +60,9 @@ class Moe(nn.Module):
         }
         if config.router.selection_bias:
             shape = (config.router.num_experts,)
-            bias = self.variable("router_state", "selection_bias", jnp.zeros, shape, jnp.float32)
+            bias = self.variable(
+                "router_state", "selection_bias", lambda: jnp.zeros(shape, jnp.float32)
+            )
             params["router"] = {**params["router"], "selection_bias": bias.value}
         return moe(config, params, tokens, token_mask, group=self.group)
 
