@@ -151,6 +151,55 @@ def test_a_copy_of_a_group_is_the_group_and_it_is_not_pickled():
         hidden_dim=1,
         connect=False,
     )
-    assert copy.copy(described) is described
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(described)
+    _expect_unique(described)
+
+
+def _expect_unique(held: object) -> None:
+    assert copy.copy(held) is held and copy.deepcopy([held])[0] is held
+    with pytest.raises(TypeError, match=f"{type(held).__name__}: .* cannot be pickled"):
+        pickle.dumps(held)
+
+
+_ROLES = """
+import copy, pickle
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh
+from epd.jax import EpLayerConfig, RoleGroup, roles
+
+attention, experts = (Mesh(jax.devices()[i : i + 1], (name,)) for i, name in enumerate(("attention", "experts")))
+group = RoleGroup("copied", attention, experts, num_experts=2, max_tokens_per_rank=4, recv_capacity_per_rank=8, hidden_dim=8)
+cfg = EpLayerConfig(top_k=1)
+
+def attend(link, idx, tokens, weights):
+    recv, _, handle, *_ = link.dispatch(cfg, idx, tokens, weights, 1, name="ffn")
+    return link.combine(cfg, handle, recv, len(tokens), name="ffn")
+
+def serve(link):
+    recv, _, handle, *_ = link.dispatch(cfg, *link.nothing(cfg), 8, name="ffn")
+    return link.combine(cfg, handle, recv, 1, name="ffn")
+
+shapes = [jax.ShapeDtypeStruct((rows, 8), jnp.bfloat16) for rows in (2, 1)]
+run = roles([(attention, attend), (experts, serve)], copy.deepcopy(group), shapes, name="copied")
+arguments = jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 8), jnp.bfloat16), jnp.ones((2, 1))
+started = copy.deepcopy(run).start(arguments, ())
+assert (copy.copy(started).result()[0] == 1).all()
+for held in (group, run, started):
+    assert copy.copy(held) is held and copy.deepcopy([held])[0] is held
+    try:
+        pickle.dumps(held)
+        raise AssertionError(f"{held} was pickled")
+    except TypeError as error:
+        assert f"{type(held).__name__}: " in str(error) and "cannot be pickled" in str(error), error
+copy.deepcopy(group).finalize()
+assert not group._joined
+"""
+
+
+def test_copies_of_a_group_of_roles_and_of_what_runs_in_it_are_themselves():
+    """A copy that left in the original's place, or ran a program of another handshake, would be a rank too many."""
+    with running_daemon() as daemon:
+        environment = clean_environment(
+            EPD_SOCKET=daemon.socket,
+            XLA_FLAGS="--xla_force_host_platform_device_count=2",
+        )
+        subprocess.run(python("-c", _ROLES), env=environment, timeout=100, check=True)

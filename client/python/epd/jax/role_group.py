@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from epd._group_struct import Unique
 from epd.jax import _checks, _ffi, _join, _place, config
 from epd.jax._checked_operations import Operation
 from epd.jax._group_arguments import GroupArguments
@@ -124,7 +125,7 @@ class _CanClose(Protocol):
     def close(self) -> None: ...
 
 
-class RoleGroup:
+class RoleGroup(Unique):
     """Token ranks (attention) and expert ranks on two meshes. ``roles`` joins it and runs the roles' functions."""
 
     def __init__(

@@ -50,6 +50,7 @@ import jax
 from jax.sharding import Mesh
 
 from epd._arguments import check_text
+from epd._group_struct import Unique
 from epd.jax import _checks, _role_handshake
 from epd.jax import _group_arguments as _arguments
 from epd.jax._role_handshake import RoleHandshake
@@ -84,7 +85,7 @@ def _listed(argument: str, value: object) -> list[Any]:
     return list(value)
 
 
-class Started:
+class Started(Unique):
     """One call of the roles' functions, under way."""
 
     def __init__(self, finish: Callable[[], tuple[Any, ...]], futures: Sequence[Future[Any]]):
@@ -103,7 +104,7 @@ class Started:
         return self._finish()
 
 
-class Roles:
+class Roles(Unique):
     """What ``roles`` returns: call it. Thread-safe; calls are executed in order, the same one in every process."""
 
     def __init__(
