@@ -91,8 +91,46 @@ class _Store:
 
     def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
         if key not in self._values:
+            time.sleep(timeout_in_ms / 1000)
             raise RuntimeError(f"DEADLINE_EXCEEDED: {key} after {timeout_in_ms} ms")
         return self._values[key]
+
+
+_WAITS_FOR_A_KEY = """
+import os, signal, sys, threading, time
+import jax
+from epd.jax import _job
+from jax._src import distributed
+
+jax.distributed.initialize("127.0.0.1:" + sys.argv[1], 1, 0)
+client, sent = distributed.global_state.client, []
+
+def interrupt():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+client.key_value_set("there", "value")
+assert _job._awaited(client, "there", 60) == "value"
+began = time.monotonic()
+try:
+    _job._awaited(client, "nobody sets it", 0.6)
+except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
+    assert "DEADLINE_EXCEEDED" in str(error) and 0.5 < time.monotonic() - began < 30, error
+threading.Timer(0.6, interrupt).start()
+try:
+    _job._awaited(client, "nobody sets it", 20)
+except KeyboardInterrupt:
+    print(time.monotonic() - sent[0])
+"""
+
+
+def test_ctrl_c_ends_a_wait_for_jaxs_store_within_a_second():
+    command = python("-c", _WAITS_FOR_A_KEY, str(harness.free_port()))
+    ended = subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0 and float(ended.stdout) < 1, (ended.stdout, ended.stderr)
 
 
 def _seen_by_process_1(monkeypatch, path: str) -> dict[str, str]:

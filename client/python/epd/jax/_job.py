@@ -19,8 +19,11 @@ from jax._src import distributed
 from epd import _program
 from epd._errors import EpError
 
-_KEY_TIMEOUT_MS = 60_000
+_KEY_SECONDS = 60.0
 _MEET_SECONDS = 5.0
+_STEP_SECONDS = (
+    0.25  # Of a wait for the store, after which the interpreter runs handlers of signals.
+)
 _MOST_ASKED = 64
 _SAY_SECONDS = 0.5
 _SEES = "epd/sees"
@@ -28,6 +31,23 @@ _NONCE = "epd/nonce"
 _alone = uuid.uuid4().hex[:16]
 # The client of the store, and the nonce in it. It is kept: another one at its address would look like it.
 _agreed: tuple[object, str] | None = None
+
+
+def _awaited(client: Any, key: str, seconds: float) -> str:
+    """What the store has for ``key``, once it has; in short steps, so that Ctrl-C ends the wait.
+
+    Raises:
+        JaxRuntimeError, ValueError, RuntimeError: JAX's own, DEADLINE_EXCEEDED where nobody set the key in time.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        try:
+            step = max(1, round(min(left, _STEP_SECONDS) * 1000))
+            return client.blocking_key_value_get(key, step)
+        except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
+            if left <= _STEP_SECONDS or "DEADLINE_EXCEEDED" not in str(error):
+                raise
 
 
 def _agree(key: str, proposal: str) -> str:
@@ -41,7 +61,7 @@ def _agree(key: str, proposal: str) -> str:
     except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
         if "ALREADY_EXISTS" not in str(error):
             raise
-    return client.blocking_key_value_get(key, _KEY_TIMEOUT_MS)
+    return _awaited(client, key, _KEY_SECONDS)
 
 
 def _known(key: str) -> str:
@@ -136,7 +156,7 @@ def _await_that_it_knows(client: Any, process: int) -> None:
     """Before an error that both raise: JAX ends a process at once when the first one ends, and what it was about to say."""
     client.key_value_set(f"{_SEES}/told/{jax.process_index()}", "", True)
     try:
-        client.blocking_key_value_get(f"{_SEES}/told/{process}", 2000)
+        _awaited(client, f"{_SEES}/told/{process}", 2)
         time.sleep(_SAY_SECONDS)
     except (jax.errors.JaxRuntimeError, ValueError, RuntimeError):
         return
@@ -159,9 +179,8 @@ def check_one_daemon(path: str, processes: Sequence[int]) -> None:
     client.key_value_set(f"{_SEES}/{jax.process_index()}", "\n".join(mine), True)
     until = time.monotonic() + _MEET_SECONDS
     for process in processes if len(processes) <= _MOST_ASKED else ():
-        left = max(1, round((until - time.monotonic()) * 1000))
         try:
-            theirs = client.blocking_key_value_get(f"{_SEES}/{process}", left).split("\n")
+            theirs = _awaited(client, f"{_SEES}/{process}", until - time.monotonic()).split("\n")
         except (jax.errors.JaxRuntimeError, ValueError, RuntimeError):
             return  # It is late; joining says who is missing.
         if not path or theirs[:2] != mine[:2] or _is_same(theirs[2], mine[2]):
