@@ -3,6 +3,7 @@ are on several nodes and whichever of them is asked; of two tenants of a group t
 
 import contextlib
 import os
+import re
 import signal
 import threading
 
@@ -38,6 +39,26 @@ def _run(ranks, key: str) -> None:
         rank.begin(key)
     for rank in ranks:
         assert rank.result(key)[0] == 0
+
+
+def test_a_process_that_claims_a_held_rank_is_refused_and_named_to_the_group(epd, epctl, hung):
+    """Two jobs under one name: told to the claimant, and in the log, epctl ranks and epctl why of those that hold the ranks."""
+    with contextlib.closing(HungRank(epd.socket, 1, name="another job")) as rival:
+        refusal = rival.expect("refused")
+        for text in (f"pid={hung[1].pid}", "started=", "EPD_JOB", "different job="):
+            assert text in refusal, refusal
+        named = f"rank 1 is also claimed by rank=1 .*pid={rival.pid} .*started=[0-9TZ:-]+"
+        contested = re.compile(f"contested: group hung: {named}.*EPD_JOB")
+        for words in (("ranks",), ("ranks", "hung"), ("why", "hung"), ("why",)):
+            wait.until(
+                lambda w=words: contested.search(epctl(*w).stdout), f"epctl {words} names the rival"
+            )
+        by_rank = {rank["rank"]: rank for rank in epctl.json("ranks", "hung")["ranks"]}
+        assert [len(by_rank[rank].get("contested_by", [])) for rank in (0, 1)] == [0, 1], by_rank
+        (line,) = [line for line in epd.log().splitlines() if "rank contested" in line]
+        assert re.search(f'group="?hung"? .*rank=1 .*{named}', line), line
+    _run(hung, "undisturbed")
+    assert [rank.is_alive() for rank in hung] == [True, True]
 
 
 def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
