@@ -25,6 +25,7 @@ namespace epd::client {
 namespace {
 
 constexpr std::chrono::seconds kLeaveDeadline{10};
+constexpr size_t kMaxWhyBytes = 1024;  // Of Leave.
 // How long the reason of a session's end may take to be read.
 constexpr std::chrono::seconds kGoodbyeGrace{1};
 
@@ -178,7 +179,7 @@ Status Session::TryLeaveGroup(Group& group) {
       mutex_.AssertHeld();
       return pending_[id].done;
     };
-    const std::string leave = EncodeClientMessage(Leave{id, last->group_id});
+    const std::string leave = EncodeClientMessage(Leave{id, last->group_id, {}});
     EPD_FAILPOINT_SEND("client.leave.send", result = socket_.Send(leave));
     while (result.ok() && lost_.ok() && !done() && !limit.Passed(Clock::now()))
       Await(limit.NextLook(), done);
@@ -335,7 +336,8 @@ void Session::TakeJoined(Joined& joined, std::vector<UniqueFd>& fds, const Statu
   if (!first) group = FindGroup(joined.group_id);
   if (group == nullptr) {
     // The caller gave up meanwhile (0: the group was left meanwhile).
-    if (joined.request_id != 0) (void)socket_.Send(EncodeClientMessage(Leave{0, joined.group_id}));
+    if (joined.request_id != 0)
+      (void)socket_.Send(EncodeClientMessage(Leave{0, joined.group_id, {}}));
     return;
   }
   std::shared_ptr<const Formation> formation;
@@ -347,8 +349,12 @@ void Session::TakeJoined(Joined& joined, std::vector<UniqueFd>& fds, const Statu
     MutexLock lock(mutex_);
     if (first) groups_[joined.group_id] = group;
   } else {
-    (void)socket_.Send(EncodeClientMessage(Leave{0, joined.group_id}));
+    // The other ranks hear why this one takes no part.
+    (void)socket_.Send(
+        EncodeClientMessage(Leave{0, joined.group_id, status.message.substr(0, kMaxWhyBytes)}));
     group->OnEnded(status);
+    const uint32_t rank = group->ranks().empty() ? 0 : group->ranks()[0];
+    status = AtPlace(std::move(status), {group->name(), joined.epoch, rank, "join"});
   }
   if (first) Finish(joined.request_id, std::move(status));
 }

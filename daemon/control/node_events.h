@@ -56,6 +56,7 @@ struct LeaveRequested {
   SessionId session;
   RequestId request;
   GroupId group;
+  absl::Status why = {};  // What keeps it from taking part; OK: it is done.
 };
 
 // The session has nothing in flight in `formation`. May be repeated with higher counts until

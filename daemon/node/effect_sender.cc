@@ -36,7 +36,7 @@ LogLevel ChooseLevel(const GroupTransition& e) {
     case GroupState::kReady:
       return forms ? LogLevel::kDebug : LogLevel::kInfo;
     case GroupState::kDegraded:
-      return absl::StrContains(e.why.message(), " has left") ? LogLevel::kInfo : LogLevel::kWarn;
+      return absl::StrContains(e.why.message(), " has left;") ? LogLevel::kInfo : LogLevel::kWarn;
     case GroupState::kReforming:
       return LogLevel::kWarn;
     case GroupState::kClosed:

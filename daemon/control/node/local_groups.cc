@@ -201,12 +201,12 @@ void LocalGroups::Lose(const LostMember& lost) {
   if (it == groups_.end() || it->second.view.state == GroupState::kDraining) return;
   Group& group = it->second;
   group.ended = std::max(group.ended, lost.formation);
-  const absl::Status why =
-      NoteTrouble(group, absl::UnavailableError(absl::StrCat(
-                             "group=", Title(group.view.spec), " epoch=", group.view.epoch.value,
-                             ": ", lost.who, " node=", node_.value,
-                             lost.left ? " has left; finalise and join again"
-                                       : " is gone; replace it or join again")));
+  const absl::Status why = NoteTrouble(
+      group, absl::UnavailableError(absl::StrCat(
+                 "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ",
+                 lost.who, " node=", node_.value, lost.left ? " has left" : " is gone",
+                 lost.why.ok() ? "" : absl::StrCat(" (", lost.why.message(), ")"),
+                 lost.left ? "; finalise and join again" : "; replace it or join again")));
   EndTenants(group, why);
   memberships_.TellReform(lost.group, why, /*wait=*/false);
 }

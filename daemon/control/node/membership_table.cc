@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<LostMember>> MembershipTable::Leave(const LeaveReques
                       absl::AbortedError(absl::StrCat("group=", Title(claim.spec),
                                                       ": the session left while joining"))});
     }
-    Lose(*member, MembershipEvent::kLeave, absl::OkStatus(), lost);
+    Lose(*member, MembershipEvent::kLeave, event.why, lost);
   }
   if (found) return lost;
   return absl::NotFoundError(
@@ -337,7 +337,8 @@ void MembershipTable::Lose(SessionMembership& member, MembershipEvent event,
   Release(member, event, left ? ClaimFate::kLeft : ClaimFate::kGone, cause);
   if (!joined) return;
   lost.push_back({member.claim.group, member.claim.joined, left,
-                  DescribeRanksOf(member.claim, left ? "left" : "gone")});
+                  DescribeRanksOf(member.claim, left ? "left" : "gone"),
+                  left ? cause : absl::OkStatus()});
 }
 
 void MembershipTable::Fail(SessionMembership& member, const absl::Status& status) {

@@ -14,8 +14,9 @@ namespace epd {
 struct LostMember {
   GroupId group;
   Formation formation;
-  bool left = false;  // By itself.
-  std::string who;    // Its ranks, for messages.
+  bool left = false;      // By itself.
+  std::string who;        // Its ranks, for messages.
+  absl::Status why = {};  // Of one that left since it cannot take part.
 };
 
 class MembershipTable {

@@ -15,6 +15,7 @@ namespace {
 constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
 // A session keeps no more, so that a client cannot fill epd's memory with names.
 constexpr size_t kMaxDetails = 4096;
+constexpr size_t kMaxWhyBytes = 1024;  // Of a rank that leaves.
 
 absl::Status CheckDetails(const GroupSpec& spec, const v1::Join& join) {
   const auto too_long = [&](const char* field, size_t got, size_t limit) {
@@ -71,8 +72,10 @@ void ClientGateway::OnClientMessage(const AttachSession& session,
   if (message.has_join()) return OnJoin(session, message.join());
   if (message.has_drained()) return OnDrained(session, message.drained());
   if (message.has_leave()) {
+    const std::string why = text::Clean(message.leave().why(), kMaxWhyBytes);
     sink_(LeaveRequested{session.id, RequestId(message.leave().request_id()),
-                         GroupId(message.leave().group_id())});
+                         GroupId(message.leave().group_id()),
+                         why.empty() ? absl::OkStatus() : absl::ResourceExhaustedError(why)});
   }
 }
 

@@ -2,12 +2,15 @@
 // the documented error that names the guilty one, and what is left can be used at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -372,6 +375,35 @@ TEST_P(FaultsTest, AReasonReachesRanksThatComeAfterTheGuiltyOneHasLeft) {
 
 TEST_P(FaultsTest, AReasonReachesRanksThatComeAfterTheGuiltyOneHasDied) {
   ExpectTheReasonReachesLateRanks(Case(3), "dies");
+}
+
+// Where the rank's limit lies its peers cannot see.
+TEST(FaultsOfMachinesTest, TheOthersHearWhyARankCannotMapItsStaging) {
+  RunningDaemon daemon;
+  const ExchangeCase c = {.num_ranks = 2, .num_experts = 4};
+  RankProcess limited([&](Link&) -> std::string {
+    epd_client* client = nullptr;
+    if (const Result r = Connect(daemon.socket_path(), &client); !r.ok()) return r.message;
+    ClientRank rank(client, c, 0);
+    std::ifstream statm("/proc/self/statm");
+    uint64_t pages = 0;
+    statm >> pages;
+    const rlim_t bytes = pages * static_cast<rlim_t>(getpagesize()) + (rlim_t{1} << 20);
+    const rlimit limit = {bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return "setrlimit";
+    return rank.Join().message;
+  });
+  RankProcess other([&](Link&) -> std::string {
+    JoinedRank joined(daemon.socket_path(), c, 1);
+    return joined.problem.empty() ? joined.rank->Prepare(joined.data).message : joined.problem;
+  });
+  const std::string own = limited.Finish();
+  EXPECT_THAT(own, StartsWith("[epd:RESOURCE_EXHAUSTED] group=test"));
+  EXPECT_THAT(own, AllOf(HasSubstr("cannot map "), HasSubstr("ulimit -v")));
+  const std::string heard = other.Finish();
+  EXPECT_THAT(heard, StartsWith("[epd:UNAVAILABLE] group=test"));
+  EXPECT_THAT(heard, AllOf(HasSubstr("rank=0 host="), HasSubstr(" has left (cannot map "),
+                           HasSubstr("ulimit -v")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Executors, FaultsTest, ::testing::Bool(),

@@ -153,10 +153,11 @@ TEST(AttachCodecTest, ProtobufReadsJoinWithEveryFieldOfTheSpec) {
 }
 
 TEST(AttachCodecTest, ProtobufReadsLeaveAndDrained) {
-  const v1::ClientMessage leave = Parsed(Leave{1, 2});
+  const v1::ClientMessage leave = Parsed(Leave{1, 2, "no memory"});
   ASSERT_TRUE(leave.has_leave());
   EXPECT_EQ(leave.leave().request_id(), 1u);
   EXPECT_EQ(leave.leave().group_id(), 2u);
+  EXPECT_EQ(leave.leave().why(), "no memory");
   const std::string program("0123456789abcde\0", 16);
   const v1::ClientMessage drained = Parsed(Drained{3, 4, {{0, program, 8}, {1, program, 9}}});
   ASSERT_TRUE(drained.has_drained());

@@ -484,5 +484,23 @@ TEST(ReformationTest, AShutdownDoesNotWaitLongerThanItsDeadline) {
   EXPECT_EQ(c.told_to_end.count(1), 1u);
 }
 
+// A rank that cannot map its memory, say: on its node and on others.
+TEST(ReformationTest, TheOthersHearWhyARankLeftThatCannotTakePart) {
+  SmallCluster c(2);
+  c.AttachAndJoin(0, 1, SmallSpec(3), {0});
+  c.AttachAndJoin(0, 2, SmallSpec(3), {1});
+  c.AttachAndJoin(1, 3, SmallSpec(3), {2});
+  ASSERT_EQ(c.joined[3].size(), 1u);
+  c.Give(0, LeaveRequested{SessionId{1}, RequestId{0}, c.joined[1][0].group,
+                           absl::ResourceExhaustedError("cannot map 8 bytes; raise ulimit -v")});
+  for (const uint64_t session : {2, 3}) {
+    ASSERT_FALSE(c.reforms[session].empty()) << session;
+    EXPECT_THAT(Text(c.reforms[session][0].cause),
+                AllOf(HasSubstr("rank=0 host=host0 pid=1 phase=left"),
+                      HasSubstr(" has left (cannot map 8 bytes; raise ulimit -v); finalise")))
+        << session;
+  }
+}
+
 }  // namespace
 }  // namespace epd
