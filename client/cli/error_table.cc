@@ -128,8 +128,10 @@ const std::vector<ErrorEntry>& ErrorTable() {
        "call",
        "tests/integration/client_c/staging_test.cc"},
       {1103, "RESOURCE_EXHAUSTED", "no staging became free in time",
-       "other operations, or other groups, held it until the deadline",
-       "`epctl memory`; raise `staging_bytes`, or run less at the same time",
+       "other operations, or other groups, held it until the deadline; or no process, descriptor "
+       "or memory was to be had for its pages: then the text says so",
+       "`epctl memory`; raise `staging_bytes`, or run less at the same time; or raise the limit "
+       "that the text names",
        "tests/integration/client_c/staging_test.cc"},
       {1104, "any", "a node cannot serve the group",
        "its worker could make no memory for the group's arenas, or no communicator; the text "

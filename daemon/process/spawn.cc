@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/system_call_error.h"
 #include "proto/failpoint/failpoint.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
@@ -49,8 +50,11 @@ absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::stri
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
+    const std::string limits = ThreadLimits();
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start '", path, "': ", std::strerror(error)));
+        absl::StrCat("cannot start '", path, "': ", std::strerror(error),
+                     "; raise the limit of processes, threads or memory",
+                     limits.empty() ? "" : absl::StrCat(" (now: ", limits, ")")));
   }
   child.pidfd.reset(EPD_FAILPOINT_CALL("epd.worker.no_descriptor", EMFILE,
                                        static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0))));

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/core/system_call_error.h"
 #include "daemon/shared_memory/page_process.h"
 
 namespace epd {
@@ -26,6 +27,7 @@ constexpr absl::Duration kLate = absl::Seconds(1);
 constexpr int kMaxEnds = 2;
 // Where no process can be had, or none that does not end.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
+constexpr char kRaiseDescriptors[] = "raise the limit on descriptors (ulimit -n, LimitNOFILE)";
 // epoll's data of a process's end; else a uid.
 constexpr uint64_t kEnds = UINT64_MAX;
 
@@ -55,22 +57,40 @@ absl::Status PageProcesses::Start() {
   return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
 }
 
-bool PageProcesses::StartProcess(uint32_t uid, Process& process) {
-  if (process.socket.valid()) return true;
-  if (program_.empty() || !epoll_.valid()) return false;
+absl::Status PageProcesses::StartProcess(uint32_t uid, Process& process) {
+  if (process.socket.valid()) return absl::OkStatus();
+  if (program_.empty() || !epoll_.valid())
+    return absl::FailedPreconditionError("nothing that makes pages has been started");
   int pair[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    return SystemCallError("socketpair", errno, kRaiseDescriptors);
   UniqueFd ours(pair[0]);
   const UniqueFd theirs(pair[1]);
   absl::StatusOr<Child> child = Spawn(program_, {kPageProcessFlag}, theirs.get(), kPageProcessName);
-  if (!child.ok()) return false;
+  if (!child.ok()) return child.status();
   process.child = *std::move(child);
   process.socket = std::move(ours);
   if (Watch(epoll_.get(), process.socket.get(), uid) &&
       Watch(epoll_.get(), process.child.pidfd.get(), kEnds))
-    return true;
+    return absl::OkStatus();
+  const int error = errno;
   Drop(process);
-  return false;
+  return SystemCallError("epoll_ctl", error, "raise fs.epoll.max_user_watches, or free memory");
+}
+
+void PageProcesses::SetProblem(Process& process, std::string problem) {
+  if (process.problem == problem) return;
+  process.problem = std::move(problem);
+  problems_changed_ = true;
+}
+
+std::optional<std::map<uint32_t, std::string>> PageProcesses::TakeProblems() {
+  if (!std::exchange(problems_changed_, false)) return std::nullopt;
+  std::map<uint32_t, std::string> problems;
+  for (const auto& [uid, process] : processes_) {
+    if (!process.problem.empty()) problems[uid] = process.problem;
+  }
+  return problems;
 }
 
 void PageProcesses::Drop(Process& process) {
@@ -84,7 +104,8 @@ void PageProcesses::Hold(uint32_t uid) {
   Process& process = processes_[uid];
   process.is_held = true;
   process.goes = absl::InfiniteFuture();
-  StartProcess(uid, process);
+  // One that cannot be had is tried again once something is to be done.
+  StartProcess(uid, process).IgnoreError();
 }
 
 void PageProcesses::Release(uint32_t uid, absl::Time now) {
@@ -119,8 +140,8 @@ void PageProcesses::Send(uint32_t uid, Process& process, absl::Time now) {
       DoHere(process);
       continue;
     }
-    if (!StartProcess(uid, process))
-      return TryLater(uid, process, "no process or descriptor can be had", now);
+    if (const absl::Status started = StartProcess(uid, process); !started.ok())
+      return TryLater(uid, process, std::string(started.message()), now);
     const size_t num = std::min(task.pages.size() - process.num_sent, kMaxPagesOfOrder);
     const absl::Status sent =
         SendPageOrder(process.socket.get(), task.action,
@@ -138,7 +159,10 @@ void PageProcesses::Receive(uint32_t uid, Process& process, absl::Time now) {
   if (absl::IsNotFound(answer.status())) return;
   if (answer.ok() && !process.tasks.empty() && process.num_sent > process.num_answered)
     return Answered(uid, process, *answer, now);
-  Ended(uid, process, "its process ends each time", now);
+  Ended(uid, process,
+        "the process that makes them ends each time; raise the limit of processes or memory, and "
+        "look at the kernel's log for whoever ends it",
+        now);
 }
 
 void PageProcesses::Answered(uint32_t uid, Process& process, int error, absl::Time now) {
@@ -146,9 +170,12 @@ void PageProcesses::Answered(uint32_t uid, Process& process, int error, absl::Ti
   process.late = absl::InfiniteFuture();
   if (error != 0 && Passes(action, error)) {
     process.num_sent = process.num_answered;
-    return TryLater(uid, process, std::strerror(error), now);
+    return TryLater(
+        uid, process,
+        absl::StrCat(std::strerror(error), "; raise the limits on descriptors and memory"), now);
   }
   process.said_retry = false;
+  SetProblem(process, "");
   process.num_answered = process.num_sent;
   if (error != 0) {
     if (action == PageAction::kGiveBack) {
@@ -172,11 +199,10 @@ void PageProcesses::TryLater(uint32_t uid, Process& process, const std::string& 
                              absl::Time now) {
   process.num_ends = 0;
   process.retry = now + kRetry;
-  if (std::exchange(process.said_retry, true)) return;
-  warnings_.push_back(
-      {uid, absl::StrCat("pages of user ", uid, " are not ", NameOf(process.tasks.front().action),
-                         ", and operations that need them wait: ", why,
-                         "; raise the limits on processes, descriptors and memory")});
+  SetProblem(process,
+             absl::StrCat("pages of user ", uid, " are not ", NameOf(process.tasks.front().action),
+                          ", and operations that need them wait: ", why));
+  if (!std::exchange(process.said_retry, true)) warnings_.push_back({uid, process.problem});
 }
 
 void PageProcesses::FinishFirst(Process& process, int error) {
@@ -213,6 +239,7 @@ void PageProcesses::Tick(absl::Time now) {
   for (auto it = processes_.begin(); it != processes_.end();) {
     const auto of_uid = it++;
     if (now < of_uid->second.goes) continue;
+    SetProblem(of_uid->second, "");
     Drop(of_uid->second);
     processes_.erase(of_uid);
   }
@@ -223,12 +250,13 @@ void PageProcesses::Tick(absl::Time now) {
     }
     if (now < process.late) continue;
     process.late = absl::InfiniteFuture();
-    warnings_.push_back(
-        {uid, absl::StrCat("the kernel has not ", NameOf(process.tasks.front().action),
-                           " pages of user ", uid, " for ", absl::FormatDuration(kLate),
-                           ": a process of that user holds the lock of a file of its staging or "
-                           "slots, by a write() that does not end, or memory is short; operations "
-                           "of that user wait, nobody else's")});
+    SetProblem(process,
+               absl::StrCat("the kernel has not ", NameOf(process.tasks.front().action),
+                            " pages of user ", uid, " for ", absl::FormatDuration(kLate),
+                            ": a process of that user holds the lock of a file of its staging or "
+                            "slots, by a write() that does not end, or memory is short; operations "
+                            "of that user wait, nobody else's"));
+    warnings_.push_back({uid, process.problem});
   }
 }
 

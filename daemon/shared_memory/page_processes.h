@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ class PageProcesses {
     std::string text;
   };
   std::vector<Warning> TakeWarnings() { return std::exchange(warnings_, {}); }
+  // Why what is asked for users waits now, by uid, where that has changed since it was last taken.
+  std::optional<std::map<uint32_t, std::string>> TakeProblems();
 
   // Lets all go, which end once they have done what was sent, and waits up to `limit` for it. Tasks that TakeDone has not named
   // are lost.
@@ -82,10 +85,12 @@ class PageProcesses {
     absl::Time late = absl::InfiniteFuture();   // Where it has not answered before.
     absl::Time retry = absl::InfiniteFuture();  // Of the first task.
     bool said_retry = false;                    // Since it last answered.
+    std::string problem;                        // Why its tasks wait; "": nothing is known.
     bool is_held = false;
     absl::Time goes = absl::InfiniteFuture();  // Where nothing is asked of it before.
   };
-  bool StartProcess(uint32_t uid, Process& process);
+  absl::Status StartProcess(uint32_t uid, Process& process);
+  void SetProblem(Process& process, std::string problem);
   void Drop(Process& process);
   // Sends the next part of the first task.
   void Send(uint32_t uid, Process& process, absl::Time now);
@@ -105,6 +110,7 @@ class PageProcesses {
   std::vector<Done> done_;
   size_t num_open_ = 0;
   std::vector<Warning> warnings_;
+  bool problems_changed_ = false;
 };
 
 }  // namespace epd

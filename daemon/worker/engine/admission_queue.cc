@@ -73,6 +73,19 @@ absl::Status AdmissionQueue::CheckQuota(const Operation& operation) const {
   return quota;
 }
 
+// Whose pages are not given back keeps others waiting, too.
+absl::Status AdmissionQueue::WhyItWaits(const Operation& operation) const {
+  const auto own = page_problems_.find(operation.tenant->uid);
+  if (own != page_problems_.end()) return absl::ResourceExhaustedError(own->second);
+  if (operation.making_pages)
+    return absl::ResourceExhaustedError("its pages are not made yet; look at the node's memory");
+  absl::Status quota = CheckQuota(operation);
+  if (!quota.ok()) return quota;
+  if (!page_problems_.empty()) return absl::ResourceExhaustedError(page_problems_.begin()->second);
+  return absl::ResourceExhaustedError(
+      "start epd with a larger staging pool, or run less at the same time");
+}
+
 uint64_t AdmissionQueue::StagedBytes(const Tenant& tenant) const {
   const auto staged = staged_.find(&tenant);
   return staged == staged_.end() ? 0 : staged->second;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,13 @@ class AdmissionQueue {
   // Whether its tenant and their uid may have its region now.
   //   RESOURCE_EXHAUSTED   not yet: names quota, use and holder
   absl::Status CheckQuota(const Operation& operation) const;
+  // What keeps it from its region, or from the pages of it.
+  //   RESOURCE_EXHAUSTED  names what, and what to do
+  absl::Status WhyItWaits(const Operation& operation) const;
+  // Why pages of users are neither made nor given back, by uid.
+  void SetPageProblems(std::map<uint32_t, std::string> problems) {
+    page_problems_ = std::move(problems);
+  }
   // What the tenant's operations hold of the pool, over all arenas here.
   uint64_t StagedBytes(const Tenant& tenant) const;
 
@@ -76,6 +84,7 @@ class AdmissionQueue {
   std::map<const Tenant*, uint64_t> staged_;  // Of the pool.
   std::deque<Operation*> queue_;
   std::set<const Tenant*> used_stream_regions_;
+  std::map<uint32_t, std::string> page_problems_;
   bool changed_ = false;
 };
 

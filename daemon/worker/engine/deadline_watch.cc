@@ -44,18 +44,13 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
     case Phase::kGathering:
       LookAtGathering(operation);
       return;
-    case Phase::kQueued: {
-      const absl::Status quota = queue_.CheckQuota(operation);
+    case Phase::kQueued:
       failures_.FailWithExecution(
-          operation,
-          absl::ResourceExhaustedError(absl::StrCat(
-              "no staging became free in ", InMilliseconds(age), " for ", operation.staging_bytes,
-              " bytes on each of ", operation.parts.size(), " ranks; ",
-              quota.ok() ? "start epd with a larger staging pool, or run less at the same time"
-                         : quota.message(),
-              " [EPD-1103]")));
+          operation, absl::ResourceExhaustedError(absl::StrCat(
+                         "no staging became free in ", InMilliseconds(age), " for ",
+                         operation.staging_bytes, " bytes on each of ", operation.parts.size(),
+                         " ranks; ", queue_.WhyItWaits(operation).message(), " [EPD-1103]")));
       return;
-    }
     case Phase::kAdmitted:
       failures_.EndGeneration(
           tenant,

@@ -287,6 +287,10 @@ void Exchange::SetWithheld(uint64_t bytes, absl::Time now) {
   FinishEvent();
 }
 
+void Exchange::SetPageProblems(std::map<uint32_t, std::string> problems) {
+  parts_->queue.SetPageProblems(std::move(problems));
+}
+
 void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
   parts_->event.now = now;
   Operation* operation = parts_->table.Find(id);

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -113,6 +115,9 @@ class Exchange {
 
   // Memory of arenas that was to be given back long ago, and is not back: until it is, operations wait for so much more of the pool.
   void SetWithheld(uint64_t bytes, absl::Time now);
+  // Why pages of users are neither made nor given back at the moment, by uid; of others nothing is known. For the errors of
+  // operations that wait for them.
+  void SetPageProblems(std::map<uint32_t, std::string> problems);
   // Answers to CommitPages and MoveRows.
   void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);
   void RowsMoved(OperationId operation, const absl::Status& status, absl::Time now);

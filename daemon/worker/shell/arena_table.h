@@ -64,6 +64,9 @@ class ArenaTable {
   absl::Time next_deadline() const { return processes_.next_deadline(); }
   void Tick(absl::Time now) { processes_.Tick(now); }
   std::vector<PageProcesses::Warning> TakeWarnings() { return processes_.TakeWarnings(); }
+  std::optional<std::map<uint32_t, std::string>> TakeProblems() {
+    return processes_.TakeProblems();
+  }
 
   // What users have not given back whose next piece has been waited for for more than a second.
   uint64_t LateBytes(absl::Time now) const;

@@ -2,6 +2,7 @@
 #include "daemon/worker/shell/effect_performer.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -227,6 +228,9 @@ void EffectPerformer::DoArenaWork() {
     exchange_.PagesCommitted(made.operation, made.status, now_);
   for (const PageProcesses::Warning& warning : arenas_.TakeWarnings())
     Run(LogLine{Severity::kWarning, warning.text});
+  if (std::optional<std::map<uint32_t, std::string>> problems = arenas_.TakeProblems();
+      problems.has_value())
+    exchange_.SetPageProblems(*std::move(problems));
   const uint64_t late = arenas_.LateBytes(now_);
   if (std::exchange(late_bytes_, late) != late) exchange_.SetWithheld(late, now_);
 }

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -285,6 +288,27 @@ TEST_F(PageProcessesTest, OneThatIsAtWorkAtTheEndIsReapedByWhoGoesOn) {
   }
   EXPECT_THAT(Children(), IsEmpty());
   EXPECT_EQ(NumPages(fd), 1u) << "it has done what it was sent";
+}
+
+TEST_F(PageProcessesTest, WhyThereIsNoneIsSaidUntilThereIsOne) {
+  const UniqueFd fd = Memfd();
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit none = {0, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  Make(5, 1, fd, 1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  const std::string why =
+      "pages of user 5 are not made, and operations that need them wait: socketpair: Too many "
+      "open files; raise the limit on descriptors (ulimit -n, LimitNOFILE)";
+  EXPECT_THAT(Warnings(), ElementsAre(why));
+  const std::map<uint32_t, std::string> problems = {{5, why}};
+  EXPECT_EQ(processes_.TakeProblems(), problems);
+  EXPECT_EQ(processes_.TakeProblems(), std::nullopt) << "it has not changed";
+  now_ = processes_.next_deadline();
+  processes_.Tick(now_);
+  EXPECT_THAT(Await(), ElementsAre(1));
+  EXPECT_EQ(processes_.TakeProblems(), (std::map<uint32_t, std::string>()));
 }
 
 }  // namespace

@@ -210,5 +210,19 @@ TEST(DeadlineStaging, AnotherSetsIdlePagesAreTrimmed) {
   EXPECT_THAT(h.trims, SizeIs(1));
 }
 
+// A larger pool would help nobody: no process, no memory, or a process that holds a file's lock is what it waits for.
+TEST(DeadlineStaging, WhoWaitsForPagesThatAreNotMadeIsToldWhy) {
+  ExchangeHarness h({.staging_bytes = 2 * 8192});
+  h.StartTenant(h.Spec(2));
+  const auto first = h.AnnounceAll({h.Dispatch(0, 0), h.Dispatch(1, 0)});
+  const auto second = h.AnnounceAll({h.Dispatch(0, 1), h.Dispatch(1, 1)});
+  for (uint32_t r = 0; r < 2; ++r) h.Step(r, h.operation(first[0]), shm::Step::kPublish);
+  h.exchange.SetPageProblems({{0, "no process: ulimit -u 40"}, {1, "pages of another user"}});
+  h.Advance(absl::Seconds(30));
+  EXPECT_EQ(h.code(second[0]), Code::kResourceExhausted);
+  EXPECT_THAT(h.text(second[1]),
+              AllOf(HasSubstr("no process: ulimit -u 40 [EPD-1103]"), Not(HasSubstr("larger"))));
+}
+
 }  // namespace
 }  // namespace epd
