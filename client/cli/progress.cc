@@ -1,12 +1,12 @@
 #include "client/cli/progress.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/cli/human.h"
+#include "proto/machine/thread.h"
 
 namespace epd::cli {
 namespace {
@@ -44,10 +44,13 @@ Report WithProgress(const std::string& command, absl::Duration limit,
   const absl::Time start = absl::Now();
   absl::Notification done;
   Report report;
-  std::thread worker([&] {
+  Thread worker;
+  const auto work_there = [&] {
     report = work();
     done.Notify();
-  });
+  };
+  // Where no thread can be had, the command works, and says nothing of its progress.
+  if (StartThread({"epctl-work"}, work_there, &worker) != 0) return work();
   std::vector<OpenOperations> open;
   const auto count = [&] {
     if (!count_open) return;

@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
@@ -36,12 +35,8 @@ void UniqueIdMaker::Request(const UniqueIdRequest& request, absl::Time now) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(results->ready.get(), &one, sizeof one);
   };
-  try {
-    std::thread([make = make_, finish] { finish(make()); }).detach();
-  } catch (const std::system_error& error) {
-    finish(absl::ResourceExhaustedError(
-        absl::StrCat("no thread for making a unique id: ", error.what())));
-  }
+  const int error = StartDetached({"epd-unique-id"}, [make = make_, finish] { finish(make()); });
+  if (error != 0) finish(absl::ResourceExhaustedError(WhyNoThread("epd-unique-id", error)));
 }
 
 std::vector<MadeUniqueId> UniqueIdMaker::TakeMade(absl::Time now) {

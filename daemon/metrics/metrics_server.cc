@@ -6,13 +6,14 @@
 #include <openssl/ssl.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -22,34 +23,48 @@
 #include "daemon/metrics/page.h"
 #include "daemon/tls/address.h"
 #include "daemon/tls/peer_check.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 namespace {
 
 constexpr size_t kThreads = 4;
 constexpr size_t kMaxQueued = 16;
+constexpr char kThreadName[] = "epd-metrics";
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
+}  // namespace
+
 // httplib's own pool queues connections without end.
-class BoundedThreads final : public httplib::TaskQueue {
+class MetricsServer::BoundedThreads {
  public:
-  BoundedThreads() {
-    for (size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Work(); });
+  ~BoundedThreads() { Shutdown(); }
+  // 0, or why there is none: an errno.
+  int Start() {
+    int error = 0;
+    for (Thread& thread : threads_) {
+      if (error == 0)
+        error = StartThread(
+            {kThreadName}, [this] { Work(); }, &thread);
+    }
+    return error;
   }
   // Waits for room: the listening thread takes no more connections until then.
-  void enqueue(std::function<void()> task) override {
+  void Add(std::function<void()> task) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return tasks_.size() < kMaxQueued; });
     tasks_.push_back(std::move(task));
     changed_.notify_all();
   }
-  void shutdown() override {
+  void Shutdown() {
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
     }
     changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (Thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
   }
 
  private:
@@ -71,7 +86,21 @@ class BoundedThreads final : public httplib::TaskQueue {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool ending_ = false;
-  std::vector<std::thread> threads_;
+  std::array<Thread, kThreads> threads_;
+};
+
+namespace {
+
+// What httplib asks for once it listens: threads that are there already.
+template <typename Threads>
+class Connections final : public httplib::TaskQueue {
+ public:
+  explicit Connections(Threads& threads) : threads_(threads) {}
+  void enqueue(std::function<void()> task) override { threads_.Add(std::move(task)); }
+  void shutdown() override { threads_.Shutdown(); }
+
+ private:
+  Threads& threads_;
 };
 
 // One request on a connection, within LimitedStream's limits. `Base` is one of httplib's servers.
@@ -153,7 +182,8 @@ absl::Status MetricsServer::Start(const Settings& settings, const std::string& b
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot serve metrics with the certificate '", settings.metrics_cert, "' and the key '",
         settings.metrics_key, "' (metrics_cert, metrics_key); are both PEM, and of each other?"));
-  server_->new_task_queue = [] { return new BoundedThreads(); };  // The server owns it.
+  threads_ = std::make_unique<BoundedThreads>();
+  server_->new_task_queue = [this] { return new Connections(*threads_); };  // The server owns it.
   // httplib's own choice lets a second epd share the port; it must fail.
   server_->set_socket_options([](socket_t socket) {
     const int on = 1;
@@ -180,7 +210,11 @@ absl::Status MetricsServer::Start(const Settings& settings, const std::string& b
         why.empty() ? "somebody else may have the port" : why, "; is the address free and local?"));
   }
   address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
-  listener_ = std::thread([this] { server_->listen_after_bind(); });
+  int error = threads_->Start();
+  if (error == 0)
+    error = StartThread(
+        {kThreadName}, [this] { server_->listen_after_bind(); }, &listener_);
+  if (error != 0) return absl::ResourceExhaustedError(WhyNoThread(kThreadName, error));
   // httplib forgets a stop that comes before it listens.
   for (int i = 0; i < 1000 && !server_->is_running(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

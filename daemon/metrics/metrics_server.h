@@ -4,11 +4,11 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "daemon/metrics/figures_cache.h"
 #include "daemon/node/settings/settings.h"
+#include "proto/machine/thread.h"
 
 namespace httplib {
 class Server;
@@ -30,7 +30,9 @@ class MetricsServer {
 
   // Does nothing without metrics_listen. `before`: where the program that this one replaces served, or ""; a port that the
   // settings leave open is the same.
-  //   as ReadMetricsAccess(), and FAILED_PRECONDITION: the address or the certificate cannot be used
+  //   as ReadMetricsAccess(), and
+  //   FAILED_PRECONDITION  the address or the certificate cannot be used
+  //   RESOURCE_EXHAUSTED   threads
   absl::Status Start(const Settings& settings, const std::string& before);
   // Ends connections within seconds. Before what `ask` asks ends.
   void Stop();
@@ -39,13 +41,15 @@ class MetricsServer {
   const std::string& address() const { return address_; }
 
  private:
+  class BoundedThreads;
   // What it serves, and to whom.
   void Route(const MetricsAccess& access);
 
   FiguresCache figures_;
   std::unique_ptr<httplib::Server> server_;
   std::string address_;
-  std::thread listener_;
+  std::unique_ptr<BoundedThreads> threads_;
+  Thread listener_;
 };
 
 }  // namespace epd

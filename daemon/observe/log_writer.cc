@@ -1,20 +1,18 @@
 #include "daemon/observe/log_writer.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 namespace {
@@ -80,6 +78,7 @@ struct LogWriter::State {
 
   const size_t max_bytes;
   absl::Mutex mutex;
+  bool has_thread ABSL_GUARDED_BY(mutex) = true;
   std::shared_ptr<Target> target ABSL_GUARDED_BY(mutex) = std::make_shared<Target>();
   std::deque<Waiting> lines ABSL_GUARDED_BY(mutex);
   size_t num_bytes ABSL_GUARDED_BY(mutex) = 0;
@@ -115,16 +114,14 @@ void LogWriter::State::Run() {
 
 LogWriter::LogWriter(size_t max_waiting_bytes)
     : state_(std::make_shared<State>(max_waiting_bytes)) {
-  // Signals are for the other threads, but for the one that has each thread write its stack.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  sigdelset(&all, SIGUSR2);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([state = state_] { state->Run(); });
-  pthread_setname_np(thread.native_handle(), "epd-log");
-  thread.detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const int error =
+      StartDetached({"epd-log", ThreadSignals::kNone}, [state = state_] { state->Run(); });
+  if (error == 0) return;
+  const absl::MutexLock lock(&state_->mutex);
+  state_->has_thread = false;
+  state_->target->Write(absl::StrCat("event=\"the log has no thread of its own\" why=\"",
+                                     WhyNoThread("epd-log", error),
+                                     "\" then=\"whoever logs waits for the log's reader\"\n"));
 }
 
 LogWriter::~LogWriter() {
@@ -150,6 +147,7 @@ absl::Status LogWriter::Use(const std::string& path) {
 void LogWriter::Write(std::string line) {
   State& state = *state_;
   const absl::MutexLock lock(&state.mutex);
+  if (!state.has_thread) return state.target->Write(line);
   if (state.num_bytes + line.size() > state.max_bytes) {
     ++state.num_dropped;
     return;

@@ -11,7 +11,8 @@
 
 namespace epd {
 
-// Thread-safe. A thread of its own writes; what others wait for it is bounded.
+// Thread-safe. A thread of its own writes; what others wait for it is bounded. Where that thread cannot be had, a first line says
+// so, and each line is written by whoever hands it over.
 class LogWriter {
  public:
   // What waits is bounded: further lines are dropped and counted, and once there is room again one line

@@ -84,8 +84,10 @@ absl::Status TraceExporter::Start(const Settings& settings) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
   collector_ = otlp::TraceService::NewStub(
       grpc::CreateCustomChannel(std::string(address), *credentials, arguments));
-  thread_ = std::thread([this] { Run(); });
-  return absl::OkStatus();
+  const int error = StartThread(
+      {"epd-traces"}, [this] { Run(); }, &thread_);
+  if (error == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(WhyNoThread("epd-traces", error));
 }
 
 void TraceExporter::Stop() {

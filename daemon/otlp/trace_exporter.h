@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -13,6 +12,7 @@
 #include "daemon/node/settings/settings.h"
 #include "daemon/otlp/spans.h"
 #include "proto/epd/v1/node.pb.h"
+#include "proto/machine/thread.h"
 #include "proto/otlp/trace_service.grpc.pb.h"
 
 namespace epd {
@@ -34,6 +34,7 @@ class TraceExporter {
   //   INVALID_ARGUMENT     it is no http://host:port nor https://host:port
   //   FAILED_PRECONDITION  http:// leaves this machine, and `insecure` is no
   //   NOT_FOUND            otlp_ca cannot be read
+  //   RESOURCE_EXHAUSTED   a thread
   absl::Status Start(const Settings& settings);
   // Ends within a second. Before what `ask` asks ends.
   void Stop();
@@ -53,7 +54,7 @@ class TraceExporter {
   std::string endpoint_;
   std::unique_ptr<otlp::TraceService::Stub> collector_;
   absl::Status last_result_;  // Logged once.
-  std::thread thread_;
+  Thread thread_;
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

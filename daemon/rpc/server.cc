@@ -4,6 +4,7 @@
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,7 +12,6 @@
 #include <cstdlib>
 #include <future>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +23,7 @@
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/node_api/node_health.h"
 #include "daemon/tls/address.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 namespace {
@@ -51,6 +52,13 @@ void LogLineOfLibrary(LogLevel level, absl::string_view library, const std::stri
     return;
   }
   Log(level, absl::StrCat(library, " says"), {{"text", text}, {"left_out", left_out.exchange(0)}});
+}
+
+void EndProcessAfter(std::chrono::seconds patience) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { _exit(EXIT_FAILURE); };
+  sigaction(SIGALRM, &action, nullptr);
+  alarm(static_cast<unsigned>(patience.count()));
 }
 
 // gRPC and protobuf would write to standard error themselves, and wait for whoever reads it.
@@ -124,6 +132,7 @@ absl::Status RpcServer::Start(const std::string& before) {
     chosen_ = std::make_unique<ChosenCoordinator>(node_, cluster_, *std::move(etcd),
                                                   tcp_bound == 0 ? "" : address);
     node_.coordination().Connect(chosen_.get(), &cluster_);
+    if (absl::Status bad = chosen_->Start(); !bad.ok()) return bad;
   }
   SetServing(true);
   return absl::OkStatus();
@@ -167,10 +176,19 @@ void RpcServer::Stop() {
 void RpcServer::WaitForCalls() {
   std::promise<void> all_ended;
   std::future<void> ended = all_ended.get_future();
-  std::thread waiter([this, &all_ended] {
+  const auto wait = [this, &all_ended] {
     server_->Wait();
     all_ended.set_value();
-  });
+  };
+  Thread waiter;
+  if (const int error = StartThread({"epd-last-calls"}, wait, &waiter); error != 0) {
+    Log(LogLevel::kWarn, "epd waits for gRPC's calls without a thread beside",
+        {{"why", WhyNoThread("epd-last-calls", error)}});
+    EndProcessAfter(kWaitPatience);
+    server_->Wait();
+    alarm(0);
+    return;
+  }
   if (ended.wait_for(kWaitPatience) == std::future_status::timeout) {
     Log(LogLevel::kError, "gRPC calls do not end",
         {{"waited_s", kWaitPatience.count()}, {"then", "epd ends without them"}});

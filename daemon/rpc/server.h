@@ -32,6 +32,7 @@ class RpcServer {
   // Call before Node::Run, on the thread that will run it. `before`: where the program that this one replaces listened, or "";
   // a port that the settings leave open is the same.
   //   FAILED_PRECONDITION  an address cannot be bound
+  //   RESOURCE_EXHAUSTED   a thread
   //   as CheckLinks        an address that needs TLS
   absl::Status Start(const std::string& before);
   // "" without TCP, else host:port with the port that was bound.

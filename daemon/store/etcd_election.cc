@@ -43,15 +43,22 @@ EtcdElection::EtcdElection(Options options, std::function<void(StoreNews)> on_ne
                  .seed = options_.self.incarnation.value}),
       leases_(Retries(std::min(options_.lease / 3, kRarest)), options_.self.incarnation.value + 1),
       reads_(Retries(kRarest), options_.self.incarnation.value + 2),
-      keeps_(Retries(kRarest), options_.self.incarnation.value + 3) {
-  thread_ = std::thread([this] { Run(); });
-  watch_ = std::thread([this] { RunWatch(); });
+      keeps_(Retries(kRarest), options_.self.incarnation.value + 3) {}
+
+absl::Status EtcdElection::Start() {
+  int error = StartThread(
+      {"epd-watch"}, [this] { RunWatch(); }, &watch_);
+  if (error != 0) return absl::ResourceExhaustedError(WhyNoThread("epd-watch", error));
+  error = StartThread(
+      {"epd-election"}, [this] { Run(); }, &thread_);
+  if (error == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(WhyNoThread("epd-election", error));
 }
 
 EtcdElection::~EtcdElection() {
   inbox_.Stop();
-  thread_.join();
-  watch_.join();
+  if (thread_.joinable()) thread_.join();
+  if (watch_.joinable()) watch_.join();
 }
 
 // A deposed coordinator's write fails by the revision; that it is deposed the watch says.

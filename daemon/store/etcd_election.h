@@ -3,17 +3,18 @@
 
 #include <functional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/core/backoff.h"
 #include "daemon/store/election.h"
 #include "daemon/store/election_inbox.h"
 #include "daemon/store/etcd_calls.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
@@ -36,6 +37,9 @@ class EtcdElection {
   };
   // `on_news` is called on the election's thread and must not block.
   EtcdElection(Options options, std::function<void(StoreNews)> on_news);
+  // Once, before anything else.
+  //   RESOURCE_EXHAUSTED  a thread
+  absl::Status Start();
   // Gives the leadership up (revokes the lease, if etcd answers within a second) and joins.
   ~EtcdElection();
 
@@ -101,8 +105,8 @@ class EtcdElection {
   mutable absl::Mutex mutex_;
   Lease known_lease_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;
-  std::thread watch_;
+  Thread thread_;
+  Thread watch_;
 };
 
 }  // namespace epd

@@ -87,8 +87,11 @@ absl::Status CertificateFiles::Start() {
     state_ = {ValidityOf(ReadPem(served_.cert)), std::string(ready.message())};
     on_news_(ready);
   }
-  watcher_ = std::thread([this, pems = std::move(pems)]() mutable { Watch(std::move(pems)); });
-  return absl::OkStatus();
+  const int error = StartThread(
+      {"epd-certs"}, [this, pems = std::move(pems)]() mutable { Watch(std::move(pems)); },
+      &watcher_);
+  if (error == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(WhyNoThread("epd-certs", error));
 }
 
 std::vector<std::shared_ptr<UniqueFd>> CertificateFiles::copies() const {

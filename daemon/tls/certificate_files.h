@@ -6,13 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/tls/peer_check.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
@@ -41,7 +41,8 @@ class CertificateFiles {
   // Before Start(): the copies that another program of this process made, so that whoever was handed them sees what
   // changes.
   void Adopt(const std::vector<std::shared_ptr<UniqueFd>>& copies);
-  // Once. Errors as CheckOwn() and, of the key, CheckPrivateFile(), and RESOURCE_EXHAUSTED.
+  // Once. Errors as CheckOwn() and, of the key, CheckPrivateFile(), and RESOURCE_EXHAUSTED: memory, descriptors
+  // or a thread.
   absl::Status Start();
 
   // Paths of the copies, in this process.
@@ -65,7 +66,7 @@ class CertificateFiles {
   mutable absl::Mutex mutex_;
   CertificateState state_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread watcher_;
+  Thread watcher_;
 };
 
 }  // namespace epd

@@ -164,22 +164,6 @@ _NCCL_HEADER = re.compile(r"(.*/)?nccl(_ep)?\.h")
 
 # A thread that cannot be had is an error, and std::thread throws: proto/machine/thread.h makes all of them.
 _THREAD_OWNER = "proto/machine/"
-# Of epd, its worker and epctl: these still make their own.
-_OLD_THREADS = (
-    "client/cli/progress.cc",
-    "daemon/backend/cpu/move_thread.h",
-    "daemon/backend/cuda/members/call_thread.",
-    "daemon/backend/unique_id_maker.cc",
-    "daemon/metrics/metrics_server.",
-    "daemon/observe/log_writer.cc",
-    "daemon/otlp/trace_exporter.",
-    "daemon/rpc/server.cc",
-    "daemon/store/etcd_election.",
-    "daemon/tls/certificate_files.",
-    "daemon/worker/peer_streams/stream_loop.",
-    "daemon/worker/peer_streams/task_thread.h",
-    "daemon/worker/shell/worker_main.cc",
-)
 _BARE_THREAD = re.compile(
     r"std::j?thread\b(?!::(id|hardware_concurrency)\b)|std::async\b|\bpthread_create\b|\bthrd_create\b"
 )
@@ -222,7 +206,7 @@ def check(files: tree.Tree) -> list[str]:
                 complaint = "daemon/control reads no clock and knows no thread: time is an argument"
             product = (
                 path.startswith(("client/", "daemon/", "kernels/", "proto/"))
-                and not path.startswith((_THREAD_OWNER, *_OLD_THREADS))
+                and not path.startswith(_THREAD_OWNER)
                 and "/example/" not in path
             )
             code = line.split("//")[0]

@@ -6,8 +6,15 @@
 namespace epd {
 
 void MoveThread::Add(MoveId id, uint32_t uid, uint64_t group_id, Move move) {
+  const int error = thread_.joinable() ? 0
+                                       : StartThread(
+                                             {"epd-moves"}, [this] { Run(); }, &thread_);
   absl::MutexLock lock(&mutex_);
   ++num_open_;
+  if (error != 0) {
+    moved_.push_back({id, absl::ResourceExhaustedError(WhyNoThread("epd-moves", error))});
+    return;
+  }
   moves_[id] = std::move(move);
   turns_.Add(id, uid, group_id);
 }

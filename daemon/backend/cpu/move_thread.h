@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,18 +14,19 @@
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cpu/move_turns.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
-// One turn after another (move_turns.h).
+// One turn after another (move_turns.h). The thread starts with the first move; where it cannot be had, a move ends with
+// RESOURCE_EXHAUSTED, and the next one tries again.
 class MoveThread {
  public:
   // Does a part of a move that others can wait for: some 0.2 ms. Its status once it has ended.
   using Move = std::function<std::optional<absl::Status>()>;
 
   // `turn`: how long a move may go on while others wait; one part of it at least.
-  explicit MoveThread(absl::Duration turn = absl::Milliseconds(1))
-      : turn_(turn), thread_([this] { Run(); }) {}
+  explicit MoveThread(absl::Duration turn = absl::Milliseconds(1)) : turn_(turn) {}
   ~MoveThread() { End(); }
   MoveThread(const MoveThread&) = delete;
   MoveThread& operator=(const MoveThread&) = delete;
@@ -55,7 +55,7 @@ class MoveThread {
   size_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;           // That nobody has taken yet.
   std::vector<MovedRows> moved_ ABSL_GUARDED_BY(mutex_);
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace epd

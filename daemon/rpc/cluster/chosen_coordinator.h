@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/node.h"
 #include "daemon/rpc/cluster/cluster_service.h"
@@ -19,6 +20,8 @@ class ChosenCoordinator final : public CoordinatorLink {
   // Both outlive this. `address`: where other nodes reach this one; empty: it never leads.
   ChosenCoordinator(Node& node, ClusterService& cluster, EtcdAddress etcd,
                     const std::string& address);
+  // Stands for election, if there is an address, and follows whoever leads. Errors as EtcdElection::Start.
+  absl::Status Start() { return election_->Start(); }
 
   void Send(const NodeReport& report) override;
   void Tick(absl::Time now) override;

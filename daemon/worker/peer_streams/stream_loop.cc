@@ -2,10 +2,10 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "daemon/worker/shell/thread_slice.h"
@@ -22,10 +22,19 @@ int NumBulkThreads() {
 
 }  // namespace
 
-StreamLoop::StreamLoop(Carries what, std::string name, std::unique_ptr<grpc::CompletionQueue> queue)
-    : what_(what), name_(std::move(name)), queue_(std::move(queue)) {
-  const int num_threads = what == Carries::kBulk ? NumBulkThreads() : 1;
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Serve(); });
+StreamLoop::StreamLoop(Carries what, const char* name, std::unique_ptr<grpc::CompletionQueue> queue)
+    : what_(what), name_(name), queue_(std::move(queue)) {}
+
+absl::Status StreamLoop::Start() {
+  const int num_threads = what_ == Carries::kBulk ? NumBulkThreads() : 1;
+  for (int i = 0; i < num_threads; ++i) {
+    Thread thread;
+    const int error = StartThread(
+        {name_}, [this] { Serve(); }, &thread);
+    if (error != 0) return absl::ResourceExhaustedError(WhyNoThread(name_, error));
+    threads_.push_back(std::move(thread));
+  }
+  return absl::OkStatus();
 }
 
 StreamLoop::~StreamLoop() {
@@ -34,7 +43,11 @@ StreamLoop::~StreamLoop() {
     changed_.wait(lock, [this] { return num_streams_ == 0; });
   }
   queue_->Shutdown();
-  for (std::thread& thread : threads_) thread.join();
+  for (Thread& thread : threads_) thread.join();
+  // Of gRPC a queue must be empty at its end, which it is found to be by whoever asks for the next event.
+  void* event = nullptr;
+  bool ok = false;
+  while (threads_.empty() && queue_->Next(&event, &ok)) continue;
 }
 
 void StreamLoop::Began() {
@@ -53,7 +66,6 @@ void StreamLoop::Await(std::chrono::milliseconds most) {
 }
 
 void StreamLoop::Serve() {
-  pthread_setname_np(pthread_self(), name_.c_str());
   if (what_ == Carries::kBulk) {
     YieldToOthers();
   } else {

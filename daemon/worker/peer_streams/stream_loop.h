@@ -7,9 +7,10 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <thread>
 #include <vector>
+
+#include "absl/status/status.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
@@ -39,11 +40,16 @@ enum class Carries { kSmall, kBulk };
 // thread polls only what belongs to its own queue; GiveEachLoopItsThreads().
 class StreamLoop {
  public:
-  StreamLoop(Carries what, std::string name, std::unique_ptr<grpc::CompletionQueue> queue);
+  // `name`: of its threads, at most 15 characters.
+  StreamLoop(Carries what, const char* name, std::unique_ptr<grpc::CompletionQueue> queue);
   // Waits for the end of all streams.
   ~StreamLoop();
   StreamLoop(const StreamLoop&) = delete;
   StreamLoop& operator=(const StreamLoop&) = delete;
+
+  // Once, before its queue has anything.
+  //   RESOURCE_EXHAUSTED  threads
+  absl::Status Start();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
   Carries carries() const { return what_; }
@@ -57,12 +63,12 @@ class StreamLoop {
   void Serve();
 
   const Carries what_;
-  const std::string name_;
+  const char* const name_;
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int num_streams_ = 0;
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 // Before anything else of gRPC: its default way to poll lets every thread handle every connection.

@@ -5,27 +5,33 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "daemon/worker/shell/thread_slice.h"
+#include "proto/machine/thread.h"
 
 namespace epd {
 
 // Runs what it is given, in order; drops the rest at its end.
 class TaskThread {
  public:
-  TaskThread() : thread_([this] { Run(); }) {}
+  TaskThread() = default;
   ~TaskThread() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
     }
     changed_.notify_one();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
+
+  // Once, before Post. 0, or the errno of StartThread.
+  int Start(const char* name) {
+    return StartThread(
+        {name}, [this] { Run(); }, &thread_);
+  }
 
   void Post(std::function<void()> work) {
     {
@@ -54,7 +60,7 @@ class TaskThread {
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
   bool stop_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace epd

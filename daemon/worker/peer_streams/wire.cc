@@ -65,8 +65,8 @@ Wire::Wire(Options options)
       node_streams_(options_.node, options_.self, remote_regions_, *traffic_),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
-      server_({options_.node, options_.self, options_.secret}, remote_regions_, *inbox_,
-              *traffic_) {}
+      server_({options_.node, options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_),
+      has_threads_(StartThreads()) {}
 
 Wire::~Wire() {
   for (auto& [unused, gate] : gates_) gate->Shut();
@@ -87,7 +87,17 @@ OnRefusedPeer Wire::TellRefused() const {
   return [inbox = inbox_](const absl::Status& why) { inbox->Put(PeerRefused{why}); };
 }
 
+absl::Status Wire::StartThreads() {
+  absl::Status started = express_loop_.Start();
+  if (started.ok()) started = bulk_loop_.Start();
+  if (!started.ok()) return started;
+  static constexpr char kName[] = "wire-cut";  // The thread reads it.
+  const int error = task_thread_.Start(kName);
+  return error == 0 ? started : absl::ResourceExhaustedError(WhyNoThread(kName, error));
+}
+
 absl::StatusOr<std::string> Wire::Listen(const std::string& listen, const std::string& advertise) {
+  if (!has_threads_.ok()) return has_threads_;
   absl::StatusOr<std::string> bound =
       server_.Start(listen, MakeServerCredentials(options_.tls, TellRefused()));
   if (!bound.ok() || advertise.empty()) return bound;

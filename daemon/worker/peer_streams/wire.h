@@ -62,7 +62,8 @@ class Wire {
   // Takes streams at `listen`, host:port, and those of large rows at the port behind it, or any if
   // the port is 0. Returns the address for other nodes, host:port,port, with the host `advertise`
   // unless that is empty.
-  //   UNAVAILABLE  it cannot be bound
+  //   UNAVAILABLE         it cannot be bound
+  //   RESOURCE_EXHAUSTED  threads
   absl::StatusOr<std::string> Listen(const std::string& listen, const std::string& advertise);
 
   // Connects to those that it is not connected with.
@@ -109,6 +110,7 @@ class Wire {
     std::shared_ptr<NodeTraffic> traffic;
     LastSubject said = {};  // Last, on the express stream.
   };
+  absl::Status StartThreads();
   std::shared_ptr<PeerStream> Connect(const PeerWorker& node, uint32_t kind);
 
   void Post(Incarnation id, Peer& peer, const grpc::ByteBuffer& message);
@@ -130,6 +132,7 @@ class Wire {
   StreamLoop bulk_loop_;
   WireServer server_;
   TaskThread task_thread_;  // Large rows are cut to size there.
+  absl::Status has_threads_;
 };
 
 }  // namespace epd

@@ -221,6 +221,10 @@ absl::StatusOr<int> WireServer::Open(uint32_t kind, const std::string& address,
                      "port that is free "
                      "and whose next one is, too, or port 0"));
   }
+  if (absl::Status started = door->loop->Start(); !started.ok()) {
+    door->server->Shutdown(std::chrono::system_clock::now());
+    return started;
+  }
   Stream::Await(*this, *door);
   doors_.push_back(std::move(door));
   return port;

@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,6 +31,7 @@
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/exec_loop.h"
 #include "proto/epd/v1/text.h"
+#include "proto/machine/thread.h"
 #include "proto/stacks/stack_writer.h"
 
 namespace epd {
@@ -188,10 +188,17 @@ std::string ListenTowards(const std::string& others, bool anywhere, std::string*
     std::string source;
   };
   const auto lookup = std::make_shared<Lookup>();
-  std::thread([lookup, others] {
+  const auto look_up = [lookup, others] {
     lookup->source = SourceTowards(others);
     lookup->done.Notify();
-  }).detach();
+  };
+  if (const int error = StartDetached({"epd-lookup"}, look_up); error != 0) {
+    *problem =
+        absl::StrCat("the address that '", others,
+                     "' is reached from cannot be looked up: ", WhyNoThread("epd-lookup", error),
+                     "; then restart epd, or set wire_listen");
+    return "";
+  }
   if (!lookup->done.WaitForNotificationWithTimeout(kLookup)) {
     *problem =
         absl::StrCat("the resolver did not answer for '", others, "' in ",

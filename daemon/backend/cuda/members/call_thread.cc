@@ -32,9 +32,7 @@ struct CallThread::Shared {
   }
 };
 
-CallThread::CallThread() : shared_(std::make_shared<Shared>()) {
-  thread_ = std::thread([shared = shared_] { shared->Run(); });
-}
+CallThread::CallThread() : shared_(std::make_shared<Shared>()) {}
 
 CallThread::~CallThread() {
   bool idle = !open_;
@@ -43,6 +41,7 @@ CallThread::~CallThread() {
     shared_->stop = true;
     idle = idle || shared_->result.has_value();
   }
+  if (!thread_.joinable()) return;
   if (idle) {
     thread_.join();
   } else {
@@ -53,8 +52,16 @@ CallThread::~CallThread() {
 void CallThread::Post(std::function<absl::Status()> call) {
   EPD_CHECK(!open_);
   open_ = true;
+  const int error = thread_.joinable()
+                        ? 0
+                        : StartThread(
+                              {"epd-calls"}, [shared = shared_] { shared->Run(); }, &thread_);
   absl::MutexLock lock(&shared_->mutex);
-  shared_->call = std::move(call);
+  if (error == 0) {
+    shared_->call = std::move(call);
+  } else {
+    shared_->result = absl::ResourceExhaustedError(WhyNoThread("epd-calls", error));
+  }
 }
 
 std::optional<absl::Status> CallThread::Take() {

@@ -4,9 +4,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "absl/status/status.h"
+#include "proto/machine/thread.h"
 
 namespace epd::cuda {
 
@@ -19,7 +19,7 @@ class CallThread {
   CallThread(const CallThread&) = delete;
   CallThread& operator=(const CallThread&) = delete;
 
-  // Begins it. None may be open.
+  // Begins it. None may be open. Where no thread can be had, its result is RESOURCE_EXHAUSTED, and it was not called.
   void Post(std::function<absl::Status()> call);
   // Whether one is open: posted, and its result not taken.
   bool open() const { return open_; }
@@ -30,7 +30,7 @@ class CallThread {
   struct Shared;
   std::shared_ptr<Shared> shared_;
   bool open_ = false;
-  std::thread thread_;
+  Thread thread_;  // From the first call on.
 };
 
 }  // namespace epd::cuda

@@ -10,6 +10,7 @@
 #include "client/cli/colours.h"
 #include "client/cli/next_commands.h"
 #include "client/cli/progress.h"
+#include "tests/fakes/failing_threads.h"
 
 namespace epd::cli {
 namespace {
@@ -90,6 +91,22 @@ TEST(NextCommandsTest, DependOnWhatThereIs) {
   EXPECT_THAT(of(0, epd::v1::HEALTH_DEGRADED), HasSubstr("Next:\n  epctl doctor"));
   EXPECT_THAT(NextCommands({ExitCode::kCannotConnect, nullptr, "", "no daemon"}),
               AllOf(HasSubstr("epctl doctor"), HasSubstr("epd --help")));
+}
+
+TEST(ProgressTest, WithoutAThreadTheCommandRunsAndSaysNothingOfItsProgress) {
+  std::ostringstream terminal;
+  int num_runs = 0;
+  epd::testing::g_threads_left = 0;
+  WithProgress(
+      "drain g", absl::Seconds(1),
+      [&num_runs] {
+        ++num_runs;
+        return Report();
+      },
+      nullptr, terminal);
+  epd::testing::g_threads_left = -1;
+  EXPECT_EQ(num_runs, 1);
+  EXPECT_EQ(terminal.str(), "");
 }
 
 }  // namespace

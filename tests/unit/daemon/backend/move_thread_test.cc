@@ -12,11 +12,12 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "tests/fakes/failing_threads.h"
 
 namespace epd {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr uint32_t kUid = 1001;
 constexpr uint32_t kOtherUid = 1002;
@@ -62,7 +63,7 @@ TEST(MoveThreadTest, EachEndsOnceWithItsStatus) {
   ASSERT_EQ(moved.size(), 2u);
   EXPECT_EQ(moved[0].id, 1u);
   EXPECT_EQ(moved[1].status, absl::DataLossError("damaged"));
-  EXPECT_THAT(moves.TakeMoved(), testing::IsEmpty());
+  EXPECT_THAT(moves.TakeMoved(), ::testing::IsEmpty());
 }
 
 TEST(MoveThreadTest, AUserWaitsForOnePartOfEachOther) {
@@ -150,6 +151,23 @@ TEST(MoveThreadTest, TheEndWaitsForThePartThatGoesOnAndLetsNoOtherBegin) {
   EXPECT_TRUE(ended);
   EXPECT_EQ(others, 0);
   moves.End();
+}
+
+TEST(MoveThreadTest, WithoutAThreadAMoveFailsAndTheNextTriesAgain) {
+  epd::testing::g_threads_left = 0;
+  MoveThread moves;
+  moves.Add(1, kUid, 7, Parts(1));
+  epd::testing::g_threads_left = -1;
+  std::vector<MovedRows> moved = TakeAll(moves);
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(moved[0].status)) << moved[0].status;
+  EXPECT_THAT(std::string(moved[0].status.message()),
+              ::testing::HasSubstr("no thread 'epd-moves'"));
+  moves.Add(2, kUid, 7, Parts(1));
+  moved = TakeAll(moves);
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].id, 2u);
+  EXPECT_TRUE(moved[0].status.ok());
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <future>
 #include <memory>
 
+#include "tests/fakes/failing_threads.h"
+
 namespace epd {
 namespace {
 
@@ -63,6 +65,19 @@ TEST(UniqueIdMaker, AnErrorIsHandedOver) {
   maker.Request({}, kNow);
   ASSERT_TRUE(WaitReady(maker));
   EXPECT_EQ(maker.TakeMade(kNow)[0].status, absl::UnavailableError("no"));
+}
+
+TEST(UniqueIdMaker, AThreadThatCannotBeHadIsTheRequestsError) {
+  UniqueIdMaker maker([] { return absl::StatusOr<std::string>("secret"); });
+  ASSERT_TRUE(maker.Start().ok());
+  epd::testing::g_threads_left = 0;
+  maker.Request({.group_id = 7, .epoch = 2}, kNow);
+  epd::testing::g_threads_left = -1;
+  ASSERT_TRUE(WaitReady(maker));
+  const auto made = maker.TakeMade(kNow);
+  ASSERT_THAT(made, SizeIs(1));
+  EXPECT_TRUE(absl::IsResourceExhausted(made[0].status));
+  EXPECT_THAT(std::string(made[0].status.message()), HasSubstr("no thread 'epd-unique-id'"));
 }
 
 }  // namespace

@@ -8,22 +8,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/core/unique_fd.h"
+#include "tests/fakes/failing_threads.h"
 
 namespace epd {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using epd::testing::g_threads_left;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr size_t kRoom = 256 << 10;
 
 TEST(LogWriterTest, AStoppedReaderKeepsNobodyWaitingAndIsToldWhatItMissed) {
-  const std::string path = testing::TempDir() + "/reader";
+  const std::string path = ::testing::TempDir() + "/reader";
   std::remove(path.c_str());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const UniqueFd reader(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
@@ -52,7 +55,7 @@ TEST(LogWriterTest, AStoppedReaderKeepsNobodyWaitingAndIsToldWhatItMissed) {
 }
 
 TEST(LogWriterTest, FlushGivesUpOnAStoppedReader) {
-  const std::string path = testing::TempDir() + "/stopped";
+  const std::string path = ::testing::TempDir() + "/stopped";
   std::remove(path.c_str());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const UniqueFd reader(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
@@ -60,6 +63,24 @@ TEST(LogWriterTest, FlushGivesUpOnAStoppedReader) {
   ASSERT_TRUE(writer.Use(path).ok());
   writer.Write(std::string(kRoom, 'x'));
   writer.Flush(absl::Milliseconds(10));
+}
+
+TEST(LogWriterTest, WithoutAThreadTheFirstLineSaysSoAndEachIsWrittenAtOnce) {
+  const std::string path = ::testing::TempDir() + "/no_thread";
+  ::testing::internal::CaptureStderr();
+  g_threads_left = 0;
+  LogWriter writer(kRoom);
+  g_threads_left = -1;
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("the log has no thread of its own\" why=\"no thread 'epd-log': Resource "
+                        "temporarily unavailable"));
+  ASSERT_TRUE(writer.Use(path).ok());
+  writer.Write("one\n");
+  writer.Write("two\n");
+  std::string written;
+  std::getline(std::ifstream(path), written, '\0');
+  EXPECT_EQ(written, "one\ntwo\n");
+  writer.Flush(absl::InfiniteDuration());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/fakes/failing_threads.h"
 
 namespace epd {
 namespace {
@@ -155,6 +156,17 @@ TEST(TraceExporterTest, ACollectorThatIsNotThereDoesNotKeepEpdFromEnding) {
   TraceExporter exporter(AskThree, "9");
   ASSERT_TRUE(exporter.Start(settings).ok());
   exporter.Stop();
+}
+
+TEST(TraceExporterTest, AThreadThatCannotBeHadIsAnErrorOfTheStart) {
+  FakeCollector collector;
+  TraceExporter traces([](const v1::GetTraceRequest&, const TraceExporter::Done&) { return false; },
+                       "1");
+  epd::testing::g_threads_left = 0;
+  const absl::Status started = traces.Start(collector.MakeSettings());
+  epd::testing::g_threads_left = -1;
+  EXPECT_EQ(started.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(started.message()), HasSubstr("no thread 'epd-traces'"));
 }
 
 }  // namespace

@@ -1,16 +1,20 @@
 // Goal: an operator hears of a certificate's end in time, and not of one that is renewed every day.
 #include "daemon/tls/certificate_files.h"
 
+#include <cstdlib>
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/epd/v1/key_text.h"
+#include "tests/fakes/failing_threads.h"
 
 namespace epd {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr absl::Duration kDay = absl::Hours(24);
 const absl::Time kStart = absl::FromUnixSeconds(1'800'000'000);
@@ -83,6 +87,22 @@ TEST(CertificateFilesTest, SomeOfTheThreeAreAnErrorAndNoneIsNone) {
   EXPECT_TRUE(absl::IsInvalidArgument(CertificateFiles({"/x", "", ""}, {}, nullptr).Start()));
   const TlsFiles missing = {"/none", "/none", "/none"};
   EXPECT_TRUE(absl::IsNotFound(CertificateFiles(missing, {}, nullptr).Start()));
+}
+
+TEST(CertificateFilesTest, AThreadThatCannotBeHadIsAnErrorOfTheStart) {
+  const std::string folder = ::testing::TempDir();
+  const std::string command =
+      "cd '" + folder +
+      "' && umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=epd "
+      "-addext subjectAltName=DNS:epd -keyout k.pem -out c.pem 2>&1";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const TlsFiles files = {folder + "/c.pem", folder + "/c.pem", folder + "/k.pem"};
+  CertificateFiles certificates(files, {}, nullptr);
+  epd::testing::g_threads_left = 0;
+  const absl::Status started = certificates.Start();
+  epd::testing::g_threads_left = -1;
+  EXPECT_EQ(started.code(), absl::StatusCode::kResourceExhausted) << started;
+  EXPECT_THAT(std::string(started.message()), HasSubstr("no thread 'epd-certs'"));
 }
 
 }  // namespace

@@ -31,12 +31,13 @@
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
 #include "proto/epd/v1/wire.pb.h"
+#include "tests/fakes/failing_threads.h"
 
 namespace epd {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(30);
 constexpr Incarnation kLeft(11);
@@ -391,7 +392,7 @@ TEST(WireTest, WhatARefusedStageWasAboutHasNotBeenSaid) {
       heard.push_back(std::get<PeerSaid>(event).message.group.value);
     }
   }
-  EXPECT_THAT(heard, testing::ElementsAre(5, 6, 6, 5));
+  EXPECT_THAT(heard, ::testing::ElementsAre(5, 6, 6, 5));
 }
 
 TEST(WireTest, AStrangerIsRefusedAndItsMessagesReachNobody) {
@@ -574,6 +575,19 @@ TEST(UrgentSocketTest, OnlyConnectionsWithThePeerAreMarked) {
     getsockopt(accepted.get(), SOL_SOCKET, SO_PRIORITY, &option, &size);
     EXPECT_NE(option, kUrgentPriority) << "its peer is another one";
   }
+}
+
+TEST(WireTest, AThreadThatCannotBeHadIsAnErrorOfListening) {
+  const std::unique_ptr<Wire> whole = MakeWire(kLeft);  // gRPC has its own threads from now on.
+  for (const int left : {0, 1, 2}) {
+    epd::testing::g_threads_left = left;
+    const std::unique_ptr<Wire> wire = MakeWire(kRight);
+    epd::testing::g_threads_left = -1;
+    const absl::Status listening = wire->Listen("127.0.0.1:0", "").status();
+    EXPECT_EQ(listening.code(), absl::StatusCode::kResourceExhausted) << left;
+    EXPECT_THAT(std::string(listening.message()), HasSubstr("no thread 'wire-")) << left;
+  }
+  EXPECT_TRUE(whole->Listen("127.0.0.1:0", "").ok());
 }
 
 }  // namespace

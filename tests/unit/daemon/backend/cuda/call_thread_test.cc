@@ -6,6 +6,9 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
+
+#include "tests/fakes/failing_threads.h"
 
 namespace epd::cuda {
 namespace {
@@ -42,6 +45,24 @@ TEST(CallThreadTest, ACallThatNeverReturnsIsLeftBehind) {
     EXPECT_EQ(thread.Take(), std::nullopt);
   }
   EXPECT_TRUE(*entered);
+}
+
+TEST(CallThreadTest, WithoutAThreadACallIsNotMadeAndTheNextTriesAgain) {
+  bool called = false;
+  CallThread thread;
+  epd::testing::g_threads_left = 0;
+  thread.Post([&called] {
+    called = true;
+    return absl::OkStatus();
+  });
+  epd::testing::g_threads_left = -1;
+  EXPECT_TRUE(thread.open());
+  const absl::Status refused = WaitFor(thread);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(refused.message().find("no thread 'epd-calls'"), std::string::npos) << refused;
+  EXPECT_FALSE(called);
+  thread.Post([] { return absl::OkStatus(); });
+  EXPECT_EQ(WaitFor(thread), absl::OkStatus());
 }
 
 }  // namespace
