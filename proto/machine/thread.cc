@@ -21,6 +21,8 @@ namespace epd {
 namespace {
 
 constexpr uint64_t kKib = 1024;
+// Eight times what is usual; address space and what may be committed are used up sooner than threads.
+constexpr uint64_t kLargeStackKib = 64 * kKib;
 
 bool HasHandler(int signal) {
   struct sigaction action = {};
@@ -58,6 +60,16 @@ uint64_t AddressSpaceKib() {
   uint64_t pages = 0;
   file >> pages;
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / kKib;
+}
+
+// Of each new thread: ulimit -s at the program's start, unless the program has set another. 0: it is not known.
+uint64_t StackKib() {
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (pthread_getattr_default_np(&attributes) != 0) return 0;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return bytes / kKib;
 }
 
 void AddText(std::string& all, const std::string& text) {
@@ -110,6 +122,8 @@ std::string ThreadLimits() {
                      ", " + std::to_string(pids->used) + " in use");
   }
   if (const std::string space = AddressSpaceLimit(); !space.empty()) AddText(all, space);
+  if (const uint64_t stack = StackKib(); stack > kLargeStackKib)
+    AddText(all, "each thread's stack is " + std::to_string(stack) + " KiB, lower ulimit -s");
   return all;
 }
 

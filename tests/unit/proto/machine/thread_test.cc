@@ -19,6 +19,7 @@ namespace {
 
 using epd::testing::g_threads_left;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 sigset_t Mask() {
   sigset_t mask;
@@ -108,6 +109,20 @@ TEST_F(ThreadTest, ItIsCountedHowManyCanBeHadAtOnce) {
   EXPECT_EQ(CountThreads(5), 3);
   g_threads_left = 0;
   EXPECT_EQ(CountThreads(5), 0);
+}
+
+// With ulimit -s of many GiB a thread fails where there is room for thousands.
+TEST_F(ThreadTest, AStackThatIsTooLargeIsNamed) {
+  EXPECT_THAT(ThreadLimits(), Not(HasSubstr("ulimit -s")));
+  pthread_attr_t before;
+  pthread_attr_t large;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&large), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&large, size_t{1} << 36), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&large), 0);
+  EXPECT_THAT(WhyNoThread("epd-test", EAGAIN),
+              HasSubstr("each thread's stack is 67108864 KiB, lower ulimit -s"));
+  pthread_setattr_default_np(&before);
 }
 
 }  // namespace
