@@ -83,11 +83,6 @@ bool EndsWait(uint64_t interrupt) {
 
 }  // namespace
 
-void WatchInterrupts() {
-  struct sigaction now = {};
-  if (sigaction(SIGINT, nullptr, &now) == 0 && !IsOurs(now) && IsHandled(now)) Wrap(now);
-}
-
 void SetInterpreter(const Interpreter& interpreter) {
   {
     const std::unique_lock lock(g_interpreter_mutex);

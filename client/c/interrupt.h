@@ -11,10 +11,6 @@ namespace epd::client {
 // How often a wait looks.
 inline constexpr std::chrono::milliseconds kInterruptLook{200};
 
-// From now on waits see SIGINT, and whatever handled it before does so still. Does nothing a second time, or where the
-// signal is ignored or would end the process. A handler that is set later takes the signal away again.
-void WatchInterrupts();
-
 // The program is run by an interpreter, which has one handler of its own for all that its programs install, whenever they do.
 struct Interpreter {
   // Its handler is of the same shared object as this, which is how it is known.
@@ -26,8 +22,9 @@ struct Interpreter {
   bool (*ends_wait)(uint64_t interrupt) = nullptr;
 };
 
-// As WatchInterrupts, and each wait looks whether the interpreter's handler is there again without this one. `interpreter.owner`
-// null: it ends; returns once nobody asks it any more, and from then on every SIGINT ends waits.
+// From now on waits see SIGINT, and the interpreter's handler does what it does; each wait looks whether that handler is there again
+// without this one. Does nothing where the signal is ignored or would end the process. `interpreter.owner` null: it ends; returns
+// once nobody asks it any more, and from then on every SIGINT ends waits.
 void SetInterpreter(const Interpreter& interpreter);
 
 // Made where a wait begins.

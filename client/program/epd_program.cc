@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "client/c/c_status.h"
-#include "client/c/interrupt.h"
 #include "client/c/job_name.h"
 #include "client/c/struct_size.h"
 #include "client/program/api_words.h"
@@ -279,10 +278,6 @@ const char* epd_program_retry(int code, const char* text) {
     return epd::program::FindRemedy(epd::client::CodeFromNumber(code), epd::program::OrEmpty(text))
         .retry.data();
   });
-}
-
-void epd_program_watch_interrupts(void) {
-  GuardedCall([] { epd::client::WatchInterrupts(); });
 }
 
 void epd_program_set_interpreter(const epd_program_interpreter* interpreter) {

@@ -234,11 +234,6 @@ EPD_API size_t epd_program_words(int code, const char* text, char* words, size_t
 /* What to do about it: "call again", "connect again" or "no". */
 EPD_API const char* epd_program_retry(int code, const char* text);
 
-/* From now on Ctrl-C (SIGINT) ends the waits of this process for other ranks within a second, with CANCELLED, and its
- * session with them; the handler that is there does what it does. Only where there is one: call it once that of the
- * program is set. One that is set later takes this away again. */
-EPD_API void epd_program_watch_interrupts(void);
-
 /* What of CPython decides about Ctrl-C, as addresses of its C API, since nothing here links it: all of one running interpreter.
  * Each thread that waits asks, within a second of a SIGINT, and as each asks for itself: `check_signals` runs the program's handlers
  * if it is the main thread. What they raise is raised there once the wait has ended (CANCELLED). Where they raise nothing,

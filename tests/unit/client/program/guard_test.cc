@@ -155,11 +155,6 @@ std::map<std::string, Function> Functions(const std::string& socket) {
        }},
       {"epd_program_retry",
        [] { return epd_program_retry(14, "[epd:UNAVAILABLE] gone") == nullptr ? kInternal : 0; }},
-      {"epd_program_watch_interrupts",
-       [] {
-         epd_program_watch_interrupts();
-         return 0;
-       }},
       {"epd_program_set_interpreter",
        [] {
          epd_program_set_interpreter(nullptr);
