@@ -162,28 +162,25 @@ auto BindCall() {
 }  // namespace
 
 // Two sets: XLA takes the first into its command buffers, where it takes them at all, and calls the second at every execution.
-#define EPD_JAX_HANDLERS(prefix, ...)                                                            \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##prepare, Prepare, BindPrepare(BindCall()), __VA_ARGS__); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##dispatch, WithWeights, BindRowsWithWeights(BindCall()),  \
-                                __VA_ARGS__);                                                    \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##combine, WithoutWeights, BindRows(BindCall()),           \
-                                __VA_ARGS__);                                                    \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##dispatch_bwd, WithWeights,                               \
-                                BindRowsWithWeights(BindCall()), __VA_ARGS__);                   \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##combine_bwd, WithoutWeights, BindRows(BindCall()),       \
-                                __VA_ARGS__)
+#define EPD_JAX_HANDLERS(prefix, ...)                                                           \
+  EPD_JAX_HANDLER(prefix##prepare, Prepare, BindPrepare(BindCall()), __VA_ARGS__);              \
+  EPD_JAX_HANDLER(prefix##dispatch, WithWeights, BindRowsWithWeights(BindCall()), __VA_ARGS__); \
+  EPD_JAX_HANDLER(prefix##combine, WithoutWeights, BindRows(BindCall()), __VA_ARGS__);          \
+  EPD_JAX_HANDLER(prefix##dispatch_bwd, WithWeights, BindRowsWithWeights(BindCall()),           \
+                  __VA_ARGS__);                                                                 \
+  EPD_JAX_HANDLER(prefix##combine_bwd, WithoutWeights, BindRows(BindCall()), __VA_ARGS__)
 EPD_JAX_HANDLERS(epd_jax_cuda_, {ffi::Traits::kCmdBufferCompatible});
 EPD_JAX_HANDLERS(epd_jax_cuda_called_, {});
 #undef EPD_JAX_HANDLERS
 
 // One for all five.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_initialize, Initialize,
-                              ffi::Ffi::BindInitialize()
-                                  .Ctx<ffi::State<SiteState>>()
-                                  .Ctx<ffi::DeviceOrdinal>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attrs());
+EPD_JAX_HANDLER(epd_jax_cuda_initialize, Initialize,
+                ffi::Ffi::BindInitialize()
+                    .Ctx<ffi::State<SiteState>>()
+                    .Ctx<ffi::DeviceOrdinal>()
+                    .RemainingArgs()
+                    .RemainingRets()
+                    .Attrs());
 
 }  // namespace epd::jax
 

@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
+#include "client/c/c_status.h"
 #include "client/c/epd_client.h"
 #include "client/c/status.h"
 #include "client/jax/call_site.h"
@@ -109,6 +111,55 @@ inline ::xla::ffi::Error ToXla(const client::Status& status) {
 
 inline ::xla::ffi::Error ToXla(const client::Status& status, const CallConfig& call) {
   return ToXla(InWords(status, call));
+}
+
+// Ends what XLA waits for, also where there is no memory for the words: these lie in the string itself.
+inline void Fail(::xla::ffi::Promise& promise, const client::Status& status) {
+  try {
+    promise.SetError(ToXla(status));
+  } catch (const std::bad_alloc&) {
+    promise.SetError({::xla::ffi::ErrorCode::kResourceExhausted, "out of memory"});
+  }
+}
+
+// What is being caught, as XLA takes it.
+inline XLA_FFI_Error* CaughtError(const XLA_FFI_Api* api) {
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  XLA_FFI_Error_Create_Args args = {};
+  args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  args.errc = static_cast<XLA_FFI_Error_Code>(client::ReportCaught(&error));
+  args.message = error.message;
+  return api->XLA_FFI_Error_Create(&args);
+}
+
+// XLA is built without exceptions, so none may leave a handler: it would end the process.
+template <typename Call>
+XLA_FFI_Error* GuardedHandler(const XLA_FFI_CallFrame* frame, Call&& call) {
+  try {
+    return call();
+  } catch (...) {
+    return CaughtError(frame->api);
+  }
+}
+
+// XLA_FFI_DEFINE_HANDLER_SYMBOL with that guard.
+#define EPD_JAX_HANDLER(name, function, ...)                  \
+  extern "C" XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {  \
+    return ::epd::jax::GuardedHandler(frame, [frame] {        \
+      XLA_FFI_DEFINE_HANDLER(handler, function, __VA_ARGS__); \
+      return (*handler)(frame);                               \
+    });                                                       \
+  }                                                           \
+  static_assert(true, "a semicolon follows")
+
+// Takes the rank's place in a call that it has no memory for, so that no other rank waits for it. Call it before the call itself.
+inline void RefuseForMemory(const epd_program_call& call) {
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  static_cast<void>(epd_program_refuse(&call,
+                                       static_cast<std::int32_t>(client::Code::kResourceExhausted),
+                                       client::kOutOfMemory.data(), &error));
 }
 
 // A call that got no thread of its own.

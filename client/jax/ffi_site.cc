@@ -99,10 +99,13 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> InstantiateAs(ffi::Dictionary attribute
 // XLA's first call of a handler asks for its metadata, and brings the API with it.
 template <Operation operation>
 XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
-  if (XLA_FFI_Error* const error = RegisterCallSiteType(frame->api); error != nullptr) return error;
-  static auto* const handler =
-      ffi::Ffi::BindInstantiate().Attrs().To(InstantiateAs<operation>).release();
-  return handler->Call(frame);
+  return GuardedHandler(frame, [frame]() -> XLA_FFI_Error* {
+    if (XLA_FFI_Error* const error = RegisterCallSiteType(frame->api); error != nullptr)
+      return error;
+    static auto* const handler =
+        ffi::Ffi::BindInstantiate().Attrs().To(InstantiateAs<operation>).release();
+    return handler->Call(frame);
+  });
 }
 
 }  // namespace

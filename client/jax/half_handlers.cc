@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -41,7 +42,33 @@ struct Half {
     const epd_program_call call = MakeCall(site, run_id, domain, position);
     const int code = function(&call, &args, &error);
     if (code == EPD_OK) return End({});
-    End(InWords({client::CodeFromNumber(code), error.message}, site.config));
+    EndWith(client::CodeFromNumber(code), error.message);
+  }
+
+  // Instead of Run: the other ranks are told why, and wait for nobody.
+  void RefuseForThread() {
+    const epd_program_call call = MakeCall(site, run_id, domain, position);
+    try {
+      const client::Status cause = NoThread(site.config, position);
+      epd_error error = {};
+      error.struct_size = sizeof error;
+      static_cast<void>(epd_program_refuse(&call, static_cast<std::int32_t>(cause.code),
+                                           cause.message.c_str(), &error));
+      EndWith(cause.code, cause.message.c_str());
+    } catch (const std::bad_alloc&) {
+      RefuseForMemory(call);
+      End({client::Code::kResourceExhausted, {}});
+    }
+  }
+
+  // Also where there is no memory for the words: the code alone says it then.
+  void EndWith(client::Code code, const char* text) {
+    client::Status status = {code, {}};
+    try {
+      status = InWords({code, text}, site.config);
+    } catch (const std::bad_alloc&) {
+    }
+    End(std::move(status));
   }
 
   void End(client::Status status) {
@@ -57,12 +84,12 @@ struct Half {
           static_cast<std::shared_ptr<Half>*>(context));
       (*own)->Run();
     };
-    auto context = std::make_unique<std::shared_ptr<Half>>(half);
-    if (epd_program_start(work, context.get(), nullptr) == EPD_OK) {
+    std::unique_ptr<std::shared_ptr<Half>> context(new (std::nothrow) std::shared_ptr<Half>(half));
+    if (context != nullptr && epd_program_start(work, context.get(), nullptr) == EPD_OK) {
       static_cast<void>(context.release());  // The thread has it.
       return;
     }
-    half->End(InWords(NoThread(half->site.config, half->position), half->site.config));
+    half->RefuseForThread();
   }
 };
 
@@ -116,6 +143,8 @@ ffi::Error Start(int (*function)(const epd_program_call*, const Args*, epd_error
        .out_weights = weights == nullptr ? nullptr : static_cast<float*>(started->weights())});
   PutNumber(StartedCalls::Shared().Add(started, std::chrono::steady_clock::now()),
             token->typed_data());
+  // What begins it throws nothing. What throws before does not refuse it: an earlier use of the site may not have begun yet, whose
+  // place that would take.
   site->starts->Add({half->domain, half->position}, [half] { Half<Args>::Begin(half); });
   return ffi::Error::Success();
 }
@@ -173,7 +202,7 @@ void Clear(const Results& where) {
 void HandOver(const StartedCall& call, const client::Status& status, const Results& where,
               ffi::Promise& promise) {
   if (!status.ok()) {
-    promise.SetError(ToXla(status));
+    Fail(promise, status);
   } else if (call.Copy(where.rows, where.rows_bytes, where.weights, where.weights_bytes)) {
     promise.SetAvailable();  // Runs what follows in the program, here.
   } else {
@@ -221,23 +250,21 @@ auto BindStartWithoutWeights() { return BindStart().RemainingArgs().Ret<Token>()
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_start, StartWithWeights<epd_program_dispatch>,
-                              BindStartWithWeights());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_start, StartWithoutWeights<epd_program_combine>,
-                              BindStartWithoutWeights());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd_start,
-                              StartWithWeights<epd_program_dispatch_backward>,
-                              BindStartWithWeights());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd_start,
-                              StartWithoutWeights<epd_program_combine_backward>,
-                              BindStartWithoutWeights());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_done, Done,
-                              ffi::Ffi::Bind()
-                                  .Arg<Scalar>()
-                                  .Arg<Scalar>()
-                                  .Arg<Token>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attrs());
+EPD_JAX_HANDLER(epd_jax_dispatch_start, StartWithWeights<epd_program_dispatch>,
+                BindStartWithWeights());
+EPD_JAX_HANDLER(epd_jax_combine_start, StartWithoutWeights<epd_program_combine>,
+                BindStartWithoutWeights());
+EPD_JAX_HANDLER(epd_jax_dispatch_bwd_start, StartWithWeights<epd_program_dispatch_backward>,
+                BindStartWithWeights());
+EPD_JAX_HANDLER(epd_jax_combine_bwd_start, StartWithoutWeights<epd_program_combine_backward>,
+                BindStartWithoutWeights());
+EPD_JAX_HANDLER(epd_jax_done, Done,
+                ffi::Ffi::Bind()
+                    .Arg<Scalar>()
+                    .Arg<Scalar>()
+                    .Arg<Token>()
+                    .RemainingArgs()
+                    .RemainingRets()
+                    .Attrs());
 
 }  // namespace epd::jax

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,9 +79,18 @@ struct Launched {
     End(code, error);
   }
 
+  void FailAs(int code, const epd_error& error) {
+    client::Status status = {client::CodeFromNumber(code), {}};
+    try {
+      status = InWords({status.code, error.message}, site.config);
+    } catch (const std::bad_alloc&) {  // The code alone says it.
+    }
+    Fail(promise, status);
+  }
+
   void End(int code, const epd_error& error) {
     if (code != EPD_OK) {
-      promise.SetError(ToXla({client::CodeFromNumber(code), error.message}, site.config));
+      FailAs(code, error);
     } else {
       promise.SetAvailable();  // Runs what follows in the program, here.
     }
@@ -105,11 +116,18 @@ template <typename Args>
 ffi::Future Launch(Function<Args> function, const Use& use, Args args, std::size_t bytes,
                    std::vector<epd_more_rows> more = {}) {
   args.struct_size = sizeof args;
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  auto launched = std::make_unique<Launched<Args>>(Launched<Args>{
-      *use.site, use.run.run_id, use.place, function, args, promise, std::move(more)});
-  if (launched->Begin(MomentFor(bytes))) return future;
+  std::unique_ptr<Launched<Args>> launched;
+  std::optional<ffi::Future> future;
+  try {
+    ffi::Promise promise;
+    future.emplace(promise);
+    launched = std::make_unique<Launched<Args>>(Launched<Args>{
+        *use.site, use.run.run_id, use.place, function, args, promise, std::move(more)});
+  } catch (const std::bad_alloc&) {
+    RefuseForMemory(MakeCall(*use.site, use.run.run_id, use.place.domain, use.place.position));
+    throw;
+  }
+  if (launched->Begin(MomentFor(bytes))) return *std::move(future);
   const auto work = [](void* context) {
     const std::unique_ptr<Launched<Args>> own(static_cast<Launched<Args>*>(context));
     own->Finish();
@@ -119,7 +137,7 @@ ffi::Future Launch(Function<Args> function, const Use& use, Args args, std::size
   } else {
     launched->Finish();  // No thread is left: other ranks may have the call already.
   }
-  return future;
+  return *std::move(future);
 }
 
 // XLA hands every operand and result of a call over as an argument.
@@ -279,36 +297,35 @@ auto BindCall() {
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare, BindPrepare(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, WithWeights<epd_program_dispatch>,
-                              BindRowsWithWeights(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_payload, DispatchPayload,
-                              BindCall()
-                                  .Arg<HandleMem>()
-                                  .Arg<Weights>()
-                                  .RemainingArgs()
-                                  .Ret<Weights>()
-                                  .RemainingRets()
-                                  .Attrs());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, WithoutWeights<epd_program_combine>,
-                              BindRows(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, WithWeights<epd_program_dispatch_backward>,
-                              BindRowsWithWeights(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, WithoutWeights<epd_program_combine_backward>,
-                              BindRows(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_ragged, RaggedAllToAll,
-                              BindCall()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attrs());
+EPD_JAX_HANDLER(epd_jax_prepare, Prepare, BindPrepare(BindCall()));
+EPD_JAX_HANDLER(epd_jax_dispatch, WithWeights<epd_program_dispatch>,
+                BindRowsWithWeights(BindCall()));
+EPD_JAX_HANDLER(epd_jax_dispatch_payload, DispatchPayload,
+                BindCall()
+                    .Arg<HandleMem>()
+                    .Arg<Weights>()
+                    .RemainingArgs()
+                    .Ret<Weights>()
+                    .RemainingRets()
+                    .Attrs());
+EPD_JAX_HANDLER(epd_jax_combine, WithoutWeights<epd_program_combine>, BindRows(BindCall()));
+EPD_JAX_HANDLER(epd_jax_dispatch_bwd, WithWeights<epd_program_dispatch_backward>,
+                BindRowsWithWeights(BindCall()));
+EPD_JAX_HANDLER(epd_jax_combine_bwd, WithoutWeights<epd_program_combine_backward>,
+                BindRows(BindCall()));
+EPD_JAX_HANDLER(epd_jax_ragged, RaggedAllToAll,
+                BindCall()
+                    .Arg<ffi::AnyBuffer>()
+                    .Arg<ffi::AnyBuffer>()
+                    .Arg<ffi::AnyBuffer>()
+                    .Arg<ffi::AnyBuffer>()
+                    .Arg<ffi::AnyBuffer>()
+                    .Arg<ffi::AnyBuffer>()
+                    .RemainingArgs()
+                    .Ret<ffi::AnyBuffer>()
+                    .Ret<ffi::AnyBuffer>()
+                    .Ret<ffi::AnyBuffer>()
+                    .Attrs());
 
 }  // namespace epd::jax
 

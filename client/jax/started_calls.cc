@@ -18,26 +18,27 @@ void CopyBytes(void* to, const void* from, std::size_t size) {
 Bytes::Bytes(const void* from, std::size_t size) : Bytes(size) { CopyBytes(data(), from, size); }
 
 void StartedCall::End(client::Status status) {
+  const client::Status* said = nullptr;  // Not copied, which takes memory; it stays as it is.
   Then then;
   {
     const client::MutexLock lock(mutex_);
-    ended_ = status;
+    said = &ended_.emplace(std::move(status));
     then = std::exchange(then_, nullptr);
   }
-  if (then != nullptr) then(status);
+  if (then != nullptr) then(*said);
 }
 
 void StartedCall::Await(Then then) {
-  client::Status status;
+  const client::Status* said = nullptr;
   {
     const client::MutexLock lock(mutex_);
     if (!ended_.has_value()) {
       then_ = std::move(then);
       return;
     }
-    status = *ended_;
+    said = &*ended_;
   }
-  then(status);
+  then(*said);
 }
 
 bool StartedCall::Copy(void* rows, std::size_t rows_bytes, void* weights,

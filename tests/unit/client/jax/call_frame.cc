@@ -48,6 +48,11 @@ XLA_FFI_Error* GetDevice(XLA_FFI_DeviceOrdinal_Get_Args* args) {
   return nullptr;
 }
 
+XLA_FFI_Error* GetRunId(XLA_FFI_RunId_Get_Args* args) {
+  args->run_id = 1;
+  return nullptr;
+}
+
 const XLA_FFI_Api& Api() {
   static const XLA_FFI_Api api = [] {
     XLA_FFI_Api made = {};
@@ -63,6 +68,7 @@ const XLA_FFI_Api& Api() {
     made.XLA_FFI_State_Get = &GetState;
     made.XLA_FFI_Stream_Get = &GetStream;
     made.XLA_FFI_DeviceOrdinal_Get = &GetDevice;
+    made.XLA_FFI_RunId_Get = &GetRunId;
     return made;
   }();
   return api;
