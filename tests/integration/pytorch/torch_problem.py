@@ -78,9 +78,9 @@ def problem(world, seed=0, dtype=torch.float32, rank=None):
     return Problem(idx, *(t.requires_grad_() for t in (tokens, weights, experts)))
 
 
-def exchanged(group, given, **options):
-    """The layer through the group: [T, H]."""
-    plan = group.prepare(given.idx, **options)
+def exchanged(group, given, plan=None, **options):
+    """The layer through the group, under ``plan`` or one of its own: [T, H]."""
+    plan = group.prepare(given.idx, **options) if plan is None else plan
     recv, recv_weights = group.dispatch(plan, given.tokens, given.weights)
     rows = [
         torch.tanh(zone @ given.experts[expert])

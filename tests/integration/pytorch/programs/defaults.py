@@ -65,14 +65,16 @@ def check_rows_and_weights_under_another_default(world):
 
 
 def check_training_steps_in_a_group_joined_under_another_default(world):
+    """What a group and a plan hold from then on: they are used where the program's settings are others."""
     out, gradients = dense_gradients(world)
     for number, (_, context) in enumerate(_contexts()):
         with context():
             group = world.join(f"joined{number}")
         with group:
             given = problem(world)
-            got = exchanged(group, given)
-            assert_close(got, out, "out")
+            with context():
+                plan = group.prepare(given.idx)
+            assert_close(exchanged(group, given, plan), out, "out")
             loss_of(exchanged(group, given)).backward()
             assert_gradients(world, group, given, gradients)
 
@@ -112,15 +114,21 @@ def check_a_layer_that_receives_nothing_under_another_default(world):
 
 
 def check_a_group_joined_under_inference_mode_trains(world):
+    """And so does a plan that was made under it, whose tensors a graph keeps."""
     out, gradients = dense_gradients(world)
     with torch.inference_mode():
         group = world.join("inference")
     with group:
         with torch.inference_mode():
             assert_close(exchanged(group, problem(world)), out, "inference")
-        given = problem(world)
-        loss_of(exchanged(group, given)).backward()
-        assert_gradients(world, group, given, gradients)
+            plan = group.prepare(problem(world).idx)
+        for made in (plan, None):
+            given = problem(world)
+            loss_of(exchanged(group, given, made)).backward()
+            assert_gradients(world, group, given, gradients)
+        scale = torch.ones(len(plan.token_counts), requires_grad=True)
+        (scale * plan.token_counts).sum().backward()  # A program's own graph keeps the counts.
+        assert torch.equal(scale.grad, plan.token_counts.float())
 
 
 if __name__ == "__main__":
