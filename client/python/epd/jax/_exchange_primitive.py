@@ -6,13 +6,17 @@ like are its *residuals*: it need not be linear in them and has no derivative wi
 ``transpose`` names. shard_map lies inside the primitive: JAX never transposes it, and so adds no collectives of its own.
 """
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax._src import api
+from jax._src.api_util import InternalFloatingPointError
 from jax.dtypes import float0
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
@@ -86,14 +90,47 @@ def _compiled(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[j
     return list(exchange.run(residuals, operands))
 
 
+@contextlib.contextmanager
+def _checks_kept() -> Iterator[None]:
+    """What is inside may leave ``jax.debug_nans(False)``. With that JAX forgets for good, in this thread, to look at the results of
+    jitted functions where the program has set ``jax_debug_nans`` or ``jax_debug_infs`` for all threads."""
+    before = api._post_hook_state.get_local()
+    try:
+        yield
+    finally:
+        api._post_hook_state.set_local(before)
+
+
+def _refuse_to_run_alone(exchange: Exchange, everywhere: bool) -> None:
+    """FloatingPointError where JAX, which has found a NaN in what a jitted function returned, runs it once more line by line to see
+    where it came from: this process does, and the others, whose results may be sound, go on to their next step.
+
+    Args:
+        everywhere: all ranks of a group along a mesh are of this process.
+    """
+    cause, group = sys.exc_info()[1], exchange.static.group
+    if not isinstance(cause, InternalFloatingPointError):
+        return
+    if group.joined_by_rank:
+        everywhere = group.ranks_here == group.config.ep_size
+    if everywhere and not group.of_roles:
+        return
+    raise FloatingPointError(
+        f"invalid value ({cause.ty}) in the results of a jitted function with exchanges of group {group.alias!r}. JAX ran it again"
+        f" line by line to find where, and got as far as {exchange.label}: an exchange is not made again by this process alone."
+        " To find it behind the exchange, look at the values (jax.debug.print), or run the step with all ranks in one process"
+    )
+
+
 @_exchange.def_impl
 def _eager(
     *arrays: jax.Array, exchange: Exchange, num_residuals: int, jaxpr: Any
 ) -> list[jax.Array]:
     del jaxpr
     _check_mesh(exchange, arrays)
+    _refuse_to_run_alone(exchange, all(array.is_fully_addressable for array in arrays))
     # One call of XLA's, as every primitive is, also where JAX runs a program line by line.
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+    with _checks_kept(), jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
         results = _compiled(exchange, list(arrays[:num_residuals]), list(arrays[num_residuals:]))
     for result in results:
         _check_values(exchange, result)
@@ -140,6 +177,7 @@ def _lower(
     num_residuals: int,
     jaxpr: Any,
 ) -> Any:
+    _refuse_to_run_alone(exchange, jax.process_count() == 1)
     _held_groups.keep_with(ctx.module_context.module, exchange.static.group)
     with _scopes.lowered_in(ctx.name_stack):
         return _lower_here(
@@ -159,7 +197,8 @@ def _lower_here(
         sharded = exchange.static.layout.mesh is not None
         before = _source_order.last_result(exchange.static.layout.num_shards if sharded else None)
     if before is None:
-        return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(ctx, *arrays)
+        with _checks_kept():
+            return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(ctx, *arrays)
 
     def after(first: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         with _source_order.after(first):

@@ -1,6 +1,9 @@
 """What a training loop puts around the operations: remat policies, nested jit, donation, eager calls, debugging modes."""
 
+import contextlib
 import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import epd.jax as ep
 import jax
@@ -201,3 +204,58 @@ def check_debug_nans(world: World):
         with raises(FloatingPointError, "nan"):
             jax.block_until_ready(step(*broken))
         expect_results(world, step(*operands), arrays)
+
+
+def _under_debug_nans(function: Callable[[], None]) -> None:
+    """With the mode as programs set it, for all threads; in a new one, as JAX forgets it where ``jax.debug_nans`` was entered."""
+    jax.config.update("jax_debug_nans", True)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(function).result()
+    finally:
+        jax.config.update("jax_debug_nans", False)
+
+
+def check_debug_nans_outlives_an_exchange(world: World):
+    """JAX goes on looking at results of jitted functions in this thread after an exchange was compiled, or made eagerly."""
+    _, operands = _operands(world, 50)
+    root, run = jax.jit(jnp.log), functools.partial(layer, _CAPACITY)
+
+    def look(function: Callable) -> None:
+        root(jnp.ones(2, jnp.float32))
+        with world.context():
+            jax.block_until_ready(function(*operands))
+        with raises(FloatingPointError, "nan"):
+            root(-jnp.ones(2, jnp.float32))
+
+    for function in (jax.jit(run), run):
+        _under_debug_nans(functools.partial(look, function))
+
+
+def check_a_nan_in_the_results_of_one_process(world: World):
+    """It has JAX's error at once, although JAX runs the function again there alone, and the ranks stay in step."""
+    arrays, operands = _operands(world, 51)
+
+    def run(idx, tokens, weights, added):
+        return jnp.log(0 * layer(_CAPACITY, idx, tokens, weights) + added)
+
+    sound, broken = np.ones_like(arrays[1]), np.ones_like(arrays[1])
+    broken[: len(broken) // world.num_ranks] = -1  # Rank 0's rows.
+    sound, broken = put(world.mesh, world.spec, [sound, broken])
+    told = "nan", "is not made again by this process alone"
+
+    def look() -> None:
+        with world.context():
+            for step in (jax.jit(run), jax.jit(lambda *given: jax.jit(run)(*given))):
+                jax.block_until_ready(step(*operands, sound))
+                with (
+                    raises(FloatingPointError, *told)
+                    if world.index == 0
+                    else contextlib.nullcontext()
+                ):
+                    jax.block_until_ready(step(*operands, broken))
+                for _ in range(2):
+                    for shard in step(*operands, sound).addressable_shards:
+                        np.testing.assert_array_equal(np.asarray(shard.data), 0)
+
+    _under_debug_nans(look)
