@@ -168,6 +168,9 @@ _BARE_THREAD = re.compile(
     r"std::j?thread\b(?!::(id|hardware_concurrency)\b)|std::async\b|\bpthread_create\b|\bthrd_create\b"
 )
 
+# XLA is built without exceptions: one that leaves a handler ends the process.
+_BARE_HANDLER = re.compile(r"\bXLA_FFI_DEFINE_HANDLER_SYMBOL\b")
+
 _CONTROL_CALLS = re.compile(r"absl::(Now|SleepFor|GetCurrentTimeNanos)\(|_clock::now\(|this_thread")
 
 
@@ -212,6 +215,8 @@ def check(files: tree.Tree) -> list[str]:
             code = line.split("//")[0]
             if product and _BARE_THREAD.search(code):
                 complaint = "make threads with StartThread (proto/machine/thread.h): std::thread throws where there is none"
+            if path.startswith("client/") and _BARE_HANDLER.search(code):
+                complaint = "make handlers with EPD_JAX_HANDLER (client/jax/ffi_operations.h), which no exception leaves"
             if complaint:
                 complaints.append(f"{path}:{number}: {complaint}")
     return complaints

@@ -50,6 +50,11 @@ def _include(path: str, line: str) -> list[str]:
         ("daemon/worker/w.cc", "  std::jthread reader([] {});", "make threads with StartThread"),
         ("client/jax/f.cc", "  auto done = std::async([] {});", "make threads with StartThread"),
         (
+            "client/jax/f.cc",
+            "XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_x, X, Bind());",
+            "make handlers with EPD_JAX_HANDLER",
+        ),
+        (
             "daemon/x.cc",
             "  pthread_create(&t, nullptr, Run, this);",
             "make threads with StartThread",
