@@ -138,6 +138,12 @@ const std::vector<ErrorEntry>& ErrorTable() {
        "ends with why",
        "`epctl doctor` on that node; give it the memory, or lower the group's sizes",
        "tests/integration/client_c/staging_test.cc"},
+      {1105, "RESOURCE_EXHAUSTED", "others have taken the memory that staging would need",
+       "a limit of memory of epd's control group, of one above it, or the machine's memory leaves "
+       "too little: it was lowered, or other processes use more; the text names its file",
+       "raise that limit, have the others use less, or send fewer tokens per call; `epctl doctor` "
+       "names the limit that counts",
+       "tests/integration/daemon/test_control_groups.py"},
       {1201, "DEADLINE_EXCEEDED", "not READY in time",
        "not all ranks came within the deadline `form`",
        "the text lists arrived, missing and dead ranks: start the missing ones",

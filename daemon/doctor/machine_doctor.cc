@@ -71,9 +71,14 @@ v1::Finding Memory(const MachineReport& machine, const DaemonReport& daemon) {
       machine.cgroup_limit_bytes != 0 && machine.cgroup_limit_bytes < machine.memory_bytes;
   const uint64_t limit = limited ? machine.cgroup_limit_bytes : machine.memory_bytes;
   std::string found = absl::StrCat("staging_bytes ", Mib(daemon.staging_bytes), " of ", Mib(limit),
-                                   limited ? " (limit of the cgroup" : " (of the machine");
-  if (limited) absl::StrAppend(&found, ", ", Mib(machine.cgroup_used_bytes), " used");
+                                   limited ? " (" : " (of the machine");
+  if (limited)
+    absl::StrAppend(&found, machine.cgroup_file, ", ", Mib(machine.cgroup_used_bytes), " used");
   found += ")";
+  if (!machine.least_room_file.empty()) {
+    absl::StrAppend(&found, "; at present ", Mib(machine.least_room_bytes), " are left by ",
+                    machine.least_room_file);
+  }
   return MakeFinding(
       "memory limit", daemon.staging_bytes <= limit / 2, found,
       "a full pool can get clients or epd killed for memory",

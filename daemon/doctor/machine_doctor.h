@@ -15,6 +15,10 @@ struct MachineReport {
   uint64_t memory_bytes = 0;
   uint64_t cgroup_limit_bytes = 0;  // 0: none.
   uint64_t cgroup_used_bytes = 0;
+  std::string cgroup_file = {};  // Where the limit stands: of its own group or of one above it.
+  // Of these limits and the machine's memory, what the one leaves that has the least room.
+  uint64_t least_room_bytes = 0;
+  std::string least_room_file = {};
   // The kernel's line for shared memory: "always within_size [advise] never ...".
   std::string transparent_huge_pages;
   uint64_t descriptors_limit = 0;

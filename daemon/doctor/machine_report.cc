@@ -7,8 +7,10 @@
 
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "daemon/doctor/machine_doctor.h"
+#include "proto/machine/cgroup_limits.h"
 
 namespace epd {
 namespace {
@@ -18,20 +20,6 @@ std::string ReadLine(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-uint64_t ReadNumber(const std::string& path) {
-  uint64_t number = 0;
-  std::ifstream file(path);
-  return file >> number ? number : 0;  // "max" is no number: no limit.
-}
-
-// The folder of this process in the unified hierarchy; "/sys/fs/cgroup" when it cannot be known.
-std::string CgroupFolder() {
-  const std::string line = ReadLine("/proc/self/cgroup");
-  const size_t path = line.rfind("::");
-  const std::string folder = path == std::string::npos ? "" : line.substr(path + 2);
-  return folder == "/" ? "/sys/fs/cgroup" : "/sys/fs/cgroup" + folder;
 }
 
 uint64_t CountDescriptors() {
@@ -51,9 +39,18 @@ MachineReport ReadMachine(const std::string& socket_path) {
   report.num_cores = cores > 0 ? static_cast<unsigned>(cores) : 1;
   struct sysinfo memory;
   if (sysinfo(&memory) == 0) report.memory_bytes = uint64_t{memory.totalram} * memory.mem_unit;
-  const std::string cgroup = CgroupFolder();
-  report.cgroup_limit_bytes = ReadNumber(cgroup + "/memory.max");
-  report.cgroup_used_bytes = ReadNumber(cgroup + "/memory.current");
+  std::vector<CgroupLimit> limits = MemoryLimits(&ReadMachineFile);
+  if (const auto limit = Lowest(limits); limit.has_value()) {
+    report.cgroup_limit_bytes = limit->limit;
+    report.cgroup_used_bytes = limit->used;
+    report.cgroup_file = limit->file;
+  }
+  if (const auto machine = MachineMemory(&ReadMachineFile); machine.has_value())
+    limits.push_back(*machine);
+  if (const auto least = LeastRoom(limits); least.has_value()) {
+    report.least_room_bytes = least->room();
+    report.least_room_file = least->file;
+  }
   report.transparent_huge_pages = ReadLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) report.descriptors_limit = files.rlim_cur;

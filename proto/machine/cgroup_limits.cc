@@ -125,7 +125,8 @@ uint64_t UsedMemory(const ReadFile& read, const std::string& folder, bool unifie
   const std::string total = unified ? "" : "total_";  // Of v1: with the groups below it.
   const std::optional<std::string> stat = read(folder + "/memory.stat");
   const uint64_t files = NumberAfter(total + "inactive_file", stat).value_or(0) +
-                         NumberAfter(total + "active_file", stat).value_or(0);
+                         NumberAfter(total + "active_file", stat).value_or(0) +
+                         NumberAfter("slab_reclaimable", stat).value_or(0);  // Of v2.
   return all - std::min(all, files);
 }
 
@@ -187,6 +188,17 @@ std::vector<CgroupLimit> MemoryLimits(const ReadFile& read) {
 
 std::vector<CgroupLimit> PidsLimits(const ReadFile& read) {
   return LimitsOf("pids", read, &AddPidsLimits);
+}
+
+std::optional<CgroupLimit> MachineMemory(const ReadFile& read) {
+  constexpr uint64_t kKib = 1024;
+  const std::string file = "/proc/meminfo";
+  const std::optional<std::string> text = read(file);
+  const std::optional<uint64_t> all = NumberAfter("MemTotal:", text);
+  const std::optional<uint64_t> available = NumberAfter("MemAvailable:", text);
+  if (!all.has_value() || !available.has_value()) return std::nullopt;
+  const uint64_t room = std::min(*all, *available + NumberAfter("SwapFree:", text).value_or(0));
+  return CgroupLimit{*all * kKib, (*all - room) * kKib, file};
 }
 
 std::optional<CgroupLimit> Lowest(const std::vector<CgroupLimit>& limits) {

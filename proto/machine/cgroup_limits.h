@@ -31,6 +31,8 @@ struct CgroupLimit {
 std::vector<CgroupLimit> MemoryLimits(
     const ReadFile& read);  // In bytes: memory.max and memory.high, or memory.limit_in_bytes.
 std::vector<CgroupLimit> PidsLimits(const ReadFile& read);  // In threads: pids.max.
+// The machine's memory itself, by /proc/meminfo: what of it is not available, and free swap does not make up for, is in use.
+std::optional<CgroupLimit> MachineMemory(const ReadFile& read);
 
 // The one that counts; nothing: there is none.
 std::optional<CgroupLimit> Lowest(const std::vector<CgroupLimit>& limits);

@@ -172,14 +172,6 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
   };
 }
 
-// Of `memory_bytes` a quarter, and at most half of what is left beside 128 MiB for epd, its worker and clients.
-uint64_t DefaultStagingBytes(uint64_t memory_bytes) {
-  constexpr uint64_t kOthers = uint64_t{128} << 20;
-  constexpr uint64_t kLeast = uint64_t{1} << 20;
-  if (memory_bytes <= kOthers) return kLeast;
-  return std::max(kLeast, std::min(memory_bytes / 4, (memory_bytes - kOthers) / 2));
-}
-
 std::vector<SettingRow> WorkSettings(const MachineFacts& facts) {
   using S = Settings;
   const std::string staging = absl::StrCat(DefaultStagingBytes(facts.memory_bytes) >> 20, "MiB");
@@ -423,6 +415,13 @@ std::vector<SettingRow> LogSettings() {
 }
 
 }  // namespace
+
+uint64_t DefaultStagingBytes(uint64_t memory_bytes) {
+  constexpr uint64_t kOthers = uint64_t{128} << 20;
+  constexpr uint64_t kLeast = uint64_t{1} << 20;
+  if (memory_bytes <= kOthers) return kLeast;
+  return std::max(kLeast, std::min(memory_bytes / 4, (memory_bytes - kOthers) / 2));
+}
 
 std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
   std::vector<SettingRow> table;

@@ -2,6 +2,7 @@
 // what it is for.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -26,5 +27,9 @@ struct SettingRow {
 
 // All settings, in the order of --help.
 std::vector<SettingRow> SettingTable(const MachineFacts& facts);
+
+// Of staging_bytes, where `memory_bytes` are there: a quarter, and at most half of what is left beside 128 MiB for epd, its worker and
+// clients.
+uint64_t DefaultStagingBytes(uint64_t memory_bytes);
 
 }  // namespace epd

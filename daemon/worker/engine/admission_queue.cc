@@ -82,6 +82,7 @@ absl::Status AdmissionQueue::WhyItWaits(const Operation& operation) const {
   absl::Status quota = CheckQuota(operation);
   if (!quota.ok()) return quota;
   if (!page_problems_.empty()) return absl::ResourceExhaustedError(page_problems_.begin()->second);
+  if (!staging_.why_short().empty()) return absl::ResourceExhaustedError(staging_.why_short());
   return absl::ResourceExhaustedError(
       "start epd with a larger staging pool, or run less at the same time");
 }
@@ -107,7 +108,12 @@ absl::Status AdmissionQueue::CheckFits(Operation& operation, uint64_t bytes,
   operation.staging_bytes = bytes;
   absl::Status quota = CheckTenantQuota(operation, 0);
   if (quota.ok()) quota = CheckUidQuota(operation, 0);
-  if (!quota.ok() || staging_.EverFits(set, bytes)) return quota;
+  if (!quota.ok() || staging_.FitsInMemory(set, bytes)) return quota;
+  if (staging_.EverFits(set, bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the operation needs ", bytes, " bytes of staging on each of ", operation.parts.size(),
+        " ranks, and in ", pool, " ", staging_.why_short(), " [EPD-1105]"));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       "the operation needs ", bytes, " bytes of staging on each of ", operation.parts.size(),
       " ranks, ", pool, " has ", staging_.room_bytes(set),

@@ -291,6 +291,13 @@ void Exchange::SetPageProblems(std::map<uint32_t, std::string> problems) {
   parts_->queue.SetPageProblems(std::move(problems));
 }
 
+void Exchange::SetShortage(uint64_t bytes, std::string why, absl::Time now) {
+  parts_->event.now = now;
+  parts_->staging.SetShortage(bytes, std::move(why));
+  parts_->queue.NoteChange();
+  FinishEvent();
+}
+
 void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
   parts_->event.now = now;
   Operation* operation = parts_->table.Find(id);

@@ -118,6 +118,8 @@ class Exchange {
   // Why pages of users are neither made nor given back at the moment, by uid; of others nothing is known. For the errors of
   // operations that wait for them.
   void SetPageProblems(std::map<uint32_t, std::string> problems);
+  // Memory that others have taken: as StagingPool::SetShortage.
+  void SetShortage(uint64_t bytes, std::string why, absl::Time now);
   // Answers to CommitPages and MoveRows.
   void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);
   void RowsMoved(OperationId operation, const absl::Status& status, absl::Time now);

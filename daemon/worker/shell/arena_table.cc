@@ -19,9 +19,16 @@ absl::Status NoMemory(int error) {
                    "); free memory or raise its limit, or start epd with a smaller pool"));
 }
 
+uint64_t BytesOf(const PageProcesses::Task& task) {
+  uint64_t bytes = 0;
+  for (const FilePages& pages : task.pages) bytes += pages.bytes;
+  return bytes;
+}
+
 }  // namespace
 
-void ArenaTable::Create(const CreateArenas& effect, Backend& backend) {
+void ArenaTable::Create(const CreateArenas& effect, Backend& backend, absl::Time now) {
+  if (!IsOnDevice(backend.name())) memory_.Look(budget_.present_bytes, now);
   Entry& entry = sets_[effect.set];
   entry.backend = &backend;
   absl::StatusOr<std::unique_ptr<ArenaSet>> set =
@@ -146,6 +153,10 @@ void ArenaTable::Begin(uint32_t uid, User& user, const PageWork::Piece& piece, a
       if (EPD_FAILPOINT_FAILS("worker.arena.no_space")) return End(user, NoMemory(ENOSPC));
       task.action = PageAction::kMake;
       task.pages = set.PagesOf(range.offset, range.bytes);
+      if (const absl::Status may = memory_.MayMake(BytesOf(task), budget_.present_bytes, now);
+          !may.ok()) {
+        return End(user, may);
+      }
       break;
     case PageWork::Kind::kEndMeetings:
       task.pages = set.MeetingPages();
@@ -172,6 +183,20 @@ void ArenaTable::End(User& user, const absl::Status& status) {
                                   " bytes of staging on each rank: ", made->status.message()));
   }
   made_.push_back(*std::move(made));
+}
+
+void ArenaTable::Tick(absl::Time now) {
+  processes_.Tick(now);
+  if (now >= memory_.next_look()) memory_.Look(budget_.present_bytes, now);
+}
+
+std::vector<std::string> ArenaTable::TakeWarnings(absl::Time now) {
+  std::vector<std::string> warnings;
+  for (PageProcesses::Warning& warning : processes_.TakeWarnings())
+    warnings.push_back(std::move(warning.text));
+  if (std::optional<std::string> line = memory_.TakeLine(now); line.has_value())
+    warnings.push_back(*std::move(line));
+  return warnings;
 }
 
 uint64_t ArenaTable::LateBytes(absl::Time now) const {

@@ -2,6 +2,7 @@
 // back in processes of their own, a little of each user at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -16,6 +17,7 @@
 #include "daemon/backend/backend.h"
 #include "daemon/shared_memory/page_processes.h"
 #include "daemon/worker/engine/effects.h"
+#include "daemon/worker/shell/memory_watch.h"
 #include "daemon/worker/shell/page_work.h"
 
 namespace epd {
@@ -25,7 +27,9 @@ class ArenaTable {
  public:
   // `budget_bytes`: of the pool of memory that is not on a device. `program`: PageProcesses'.
   ArenaTable(uint64_t budget_bytes, std::string program)
-      : budget_{.budget_bytes = budget_bytes}, processes_(std::move(program)) {}
+      : budget_{.budget_bytes = budget_bytes},
+        memory_(budget_bytes, &ReadMachineFile),
+        processes_(std::move(program)) {}
 
   // `max_bytes_of_uid`: what a user's sets may have in memory, while some of that is to be given back. Before the first set.
   void LimitUsers(uint64_t max_bytes_of_uid) { max_bytes_of_uid_ = max_bytes_of_uid; }
@@ -34,8 +38,8 @@ class ArenaTable {
   // Readable when pages have been made or given back: then Work has something to do.
   int ready_fd() const { return processes_.ready_fd(); }
 
-  // `backend` outlives this.
-  void Create(const CreateArenas& effect, Backend& backend);
+  // `backend` outlives this. Looks how much memory there is.
+  void Create(const CreateArenas& effect, Backend& backend, absl::Time now);
   // OK once the arenas are there. UNAVAILABLE: not yet. NOT_FOUND: there are none, or none any more. Anything else: why there will
   // be none.
   absl::Status Ready(ArenaSetId set) const;
@@ -60,10 +64,15 @@ class ArenaTable {
   // Whether it may be soon.
   bool awaits_pages() const { return processes_.awaits_soon(); }
 
-  // When somebody is late who makes or gives back pages; then Tick.
-  absl::Time next_deadline() const { return processes_.next_deadline(); }
-  void Tick(absl::Time now) { processes_.Tick(now); }
-  std::vector<PageProcesses::Warning> TakeWarnings() { return processes_.TakeWarnings(); }
+  // When somebody is late who makes or gives back pages, or memory that was short is to be looked at; then Tick.
+  absl::Time next_deadline() const {
+    return std::min(processes_.next_deadline(), memory_.next_look());
+  }
+  void Tick(absl::Time now);
+  // For the log.
+  std::vector<std::string> TakeWarnings(absl::Time now);
+  // How much memory there is for staging, at the last look.
+  const MemoryWatch& memory() const { return memory_; }
   std::optional<std::map<uint32_t, std::string>> TakeProblems() {
     return processes_.TakeProblems();
   }
@@ -110,6 +119,7 @@ class ArenaTable {
   std::deque<ArenaSetId> unmade_;
   std::deque<ArenaSetId> dropped_;  // Their pages are back.
   PageBudget budget_;
+  MemoryWatch memory_;
   uint64_t max_bytes_of_uid_ = UINT64_MAX;
   std::map<uint32_t, User> users_;  // By uid.
   bool may_begin_ = false;          // Somebody's work, as far as is known.

@@ -226,13 +226,16 @@ void EffectPerformer::WorkOnArenas(absl::Time now) {
 void EffectPerformer::DoArenaWork() {
   for (const PageWork::Made& made : arenas_.Work(now_))
     exchange_.PagesCommitted(made.operation, made.status, now_);
-  for (const PageProcesses::Warning& warning : arenas_.TakeWarnings())
-    Run(LogLine{Severity::kWarning, warning.text});
+  for (const std::string& warning : arenas_.TakeWarnings(now_))
+    Run(LogLine{Severity::kWarning, warning});
   if (std::optional<std::map<uint32_t, std::string>> problems = arenas_.TakeProblems();
       problems.has_value())
     exchange_.SetPageProblems(*std::move(problems));
   const uint64_t late = arenas_.LateBytes(now_);
   if (std::exchange(late_bytes_, late) != late) exchange_.SetWithheld(late, now_);
+  const MemoryWatch& memory = arenas_.memory();
+  if (std::exchange(short_bytes_, memory.short_bytes()) != memory.short_bytes())
+    exchange_.SetShortage(memory.short_bytes(), memory.why(), now_);
 }
 
 void EffectPerformer::TickArenas(absl::Time now) {
@@ -260,7 +263,8 @@ bool EffectPerformer::EndSetsWithoutPages(absl::Time now) {
 }
 
 void EffectPerformer::Run(const CreateArenas& effect) {
-  arenas_.Create(effect, BackendFor(effect.backend));
+  arenas_.Create(effect, BackendFor(effect.backend), now_);
+  DoArenaWork();
 }
 
 void EffectPerformer::Run(const ReportTenantReady& effect) {

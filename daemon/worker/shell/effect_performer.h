@@ -170,7 +170,8 @@ class EffectPerformer {
   Wire* const wire_;  // Null: this worker has no streams to other nodes.
   const RunningTime& time_;
   ArenaTable arenas_;
-  uint64_t late_bytes_ = 0;  // Of them, as far as the engine knows.
+  uint64_t late_bytes_ = 0;   // Of them, as far as the engine knows.
+  uint64_t short_bytes_ = 0;  // The same of memory's shortage.
   DirectAreas direct_;
   std::vector<AwaitStreams> draining_streams_;
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.

@@ -228,6 +228,12 @@ bool Staging::EverFits(ArenaSetId id, uint64_t bytes) const {
   return pool_.EverFits(id, bytes + (eager_bytes_ + num_arenas - 1) / num_arenas);
 }
 
+bool Staging::FitsInMemory(ArenaSetId id, uint64_t bytes) const {
+  const uint64_t num_arenas = sets_.at(id).key.size();
+  if (sets_.at(id).device_bytes > 0) return EverFits(id, bytes);
+  return pool_.FitsInMemory(id, bytes + (eager_bytes_ + num_arenas - 1) / num_arenas);
+}
+
 void Staging::Free(const Region& region) {
   Set& set = sets_.at(region.set);
   if (PoolOf(set).Free(region.set, region.offset).ok()) --set.num_regions;

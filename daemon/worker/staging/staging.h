@@ -71,6 +71,8 @@ class Staging {
   uint64_t CommittedBytes(uint32_t uid) const;
   void Free(const Region& region);
   void SetWithheld(uint64_t bytes) { pool_.SetWithheld(bytes); }
+  void SetShortage(uint64_t bytes, std::string why) { pool_.SetShortage(bytes, std::move(why)); }
+  const std::string& why_short() const { return pool_.why_short(); }
   // Before the Allocate of an operation: gives the set eager buffers for rows of `stage_bytes`, or more than it has, if nothing
   // else is in use in it and the pool has some to spare. Their pages are part of the next commit. `several`: see shm::EagerDemand.
   void WantEagerBuffers(ArenaSetId set, uint64_t stage_bytes, bool several);
@@ -87,6 +89,8 @@ class Staging {
   void Committed(ArenaSetId set, uint64_t end);
   // Whether `bytes` could be had if no other operation were open.
   bool EverFits(ArenaSetId set, uint64_t bytes) const;
+  // The same as long as memory is short.
+  bool FitsInMemory(ArenaSetId set, uint64_t bytes) const;
 
   const StagingPool& pool() const { return pool_; }
   const StagingPool& device_pool() const { return device_pool_; }

@@ -73,6 +73,12 @@ bool StagingPool::EverFits(ArenaSetId set, uint64_t bytes) const {
   return rounded <= it->second.arena_bytes && rounded <= budget_bytes_ / it->second.num_arenas;
 }
 
+bool StagingPool::FitsInMemory(ArenaSetId set, uint64_t bytes) const {
+  if (!EverFits(set, bytes)) return false;
+  const uint64_t there = budget_bytes_ - std::min(short_bytes_, budget_bytes_);
+  return RoundUp(bytes) <= there / sets_.at(set).num_arenas;
+}
+
 uint64_t StagingPool::committed_bytes_of(uint32_t uid) const {
   uint64_t bytes = 0;
   for (const auto& [unused, set] : sets_) {
@@ -153,11 +159,12 @@ absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t byte
   if (it == sets_.end()) return NoSuchSet(set_id);
   ArenaSet& set = it->second;
   const auto exhausted = [&](std::string_view why) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "staging: ", bytes, " bytes in each of ", set.num_arenas, " arenas of set ", set_id.value,
-        " do not fit: ", std::string(why), "; arena ", set.arena_bytes, ", pool budget ",
-        budget_bytes_, ", withheld ", withheld_bytes_, ", in use ", in_use_bytes_, ", committed ",
-        committed_bytes_, " bytes; free regions or raise the staging budget"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("staging: ", bytes, " bytes in each of ", set.num_arenas, " arenas of set ",
+                     set_id.value, " do not fit: ", std::string(why), "; arena ", set.arena_bytes,
+                     ", pool budget ", budget_bytes_, ", withheld ", withheld_bytes_, ", short ",
+                     short_bytes_, ", in use ", in_use_bytes_, ", committed ", committed_bytes_,
+                     " bytes; free regions or raise the staging budget"));
   };
   if (bytes > set.arena_bytes) return exhausted("more than the arena");
   const uint64_t rounded = RoundUp(bytes);
@@ -168,7 +175,7 @@ absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t byte
   if (!PlanOwnTrims(set_id, grow, max_of_uid, out.trims))
     return exhausted("its user has as much as he may, and nothing of that is idle");
   const uint64_t wanted = committed_bytes_ + grow - BytesOf(out.trims);
-  const uint64_t budget = budget_bytes_ - std::min(withheld_bytes_, budget_bytes_);
+  const uint64_t budget = budget_bytes_ - std::min(withheld_bytes_ + short_bytes_, budget_bytes_);
   if (grow > 0 && wanted > budget && !PlanTrims(set_id, nullptr, wanted - budget, out.trims))
     return exhausted("the budget is used up and no idle pages can be taken");
   for (const Trim& trim : out.trims) Carry(trim);

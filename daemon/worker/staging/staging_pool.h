@@ -87,10 +87,19 @@ class StagingPool {
 
   // So much was given back and is in memory all the same: nobody is given it.
   void SetWithheld(uint64_t bytes) { withheld_bytes_ = bytes; }
+  // So much of the budget others have taken from the machine's memory, or a limit of it: nobody is given it until they give it back.
+  // `why` names it for those who need it; "": there is nothing.
+  void SetShortage(uint64_t bytes, std::string why) {
+    short_bytes_ = bytes;
+    why_short_ = std::move(why);
+  }
+  const std::string& why_short() const { return why_short_; }
 
   // Whether `bytes` could be had in `set` if nothing else were in use: false means waiting is
   // pointless.
   bool EverFits(ArenaSetId set, uint64_t bytes) const;
+  // The same as long as the shortage lasts.
+  bool FitsInMemory(ArenaSetId set, uint64_t bytes) const;
 
   struct SetStatus {
     ArenaSetId id;
@@ -150,6 +159,8 @@ class StagingPool {
   uint64_t budget_bytes_;
   uint64_t page_bytes_;
   uint64_t withheld_bytes_ = 0;
+  uint64_t short_bytes_ = 0;
+  std::string why_short_;
   uint64_t committed_bytes_ = 0;
   uint64_t peak_committed_bytes_ = 0;
   uint64_t in_use_bytes_ = 0;

@@ -2,6 +2,7 @@
 // fix.
 #include "daemon/doctor/machine_doctor.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -81,6 +82,21 @@ TEST(DoctorTest, EachProblemIsFoundAloneWithConsequenceAndFix) {
       EXPECT_EQ(finding.consequence().empty(), finding.ok()) << finding.what();
     }
   }
+}
+
+TEST(DoctorTest, TheLimitOfMemoryThatCountsIsNamed) {
+  MachineReport machine = GoodMachine();
+  machine.cgroup_limit_bytes = 20 * kGib;
+  machine.cgroup_file = "/sys/fs/cgroup/job/memory.max";
+  machine.least_room_bytes = kGib;
+  machine.least_room_file = "/proc/meminfo";
+  const auto said = Diagnose(machine, GoodDaemon());
+  const auto finding =
+      std::find_if(said.findings().begin(), said.findings().end(),
+                   [](const v1::Finding& one) { return one.what() == "memory limit"; });
+  ASSERT_NE(finding, said.findings().end());
+  EXPECT_THAT(finding->found(), HasSubstr("/sys/fs/cgroup/job/memory.max"));
+  EXPECT_THAT(finding->found(), HasSubstr("1024 MiB are left by /proc/meminfo"));
 }
 
 TEST(DoctorTest, StickyFolderOfEverybodyIsFineAndAFullOneIsNot) {

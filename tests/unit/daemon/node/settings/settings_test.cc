@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "daemon/node/settings/reload.h"
+#include "daemon/node/settings/settings_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -49,6 +50,17 @@ class ConfigFile {
  private:
   std::string path_;
 };
+
+// epd, its worker and clients must find memory too, where a control group leaves little.
+TEST(SettingsTest, TheDefaultOfStagingLeavesMemoryForOthers) {
+  constexpr uint64_t kMib = uint64_t{1} << 20;
+  EXPECT_EQ(DefaultStagingBytes(64 * 1024 * kMib), 16 * 1024 * kMib);
+  EXPECT_EQ(DefaultStagingBytes(1024 * kMib), 256 * kMib);
+  EXPECT_EQ(DefaultStagingBytes(256 * kMib), 64 * kMib);
+  EXPECT_EQ(DefaultStagingBytes(160 * kMib), 16 * kMib);
+  EXPECT_EQ(DefaultStagingBytes(128 * kMib), kMib);
+  EXPECT_EQ(DefaultStagingBytes(0), kMib);
+}
 
 TEST(SettingsTest, DefaultsComeFromTheMachine) {
   const auto parsed = ParseSettings({}, kMachine);
