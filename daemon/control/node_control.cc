@@ -99,7 +99,7 @@ void NodeControl::Parts::Take(const NodeEvent& event) {
                    outbox.MarkChanged();
                  },
                  [&](const ViewReceived& e) { TakeView(e.view); },
-                 [&](const CoordinatorLost&) { link.Lose(); },
+                 [&](const CoordinatorLost& e) { link.Lose(e.cause); },
                  [&](const OrderRequested& e) { orders.Take(e); },
                  [&](const ShutdownRequested& e) { BeginShutdown(e.deadline); },
                  [&](const Tick&) { Expire(); },
@@ -197,7 +197,7 @@ void NodeControl::Parts::Expire() {
     memberships.Fail(key, late);
     groups.EndTenants(group, late);
   }
-  orders.Expire(link.connected());
+  orders.Expire(link.why_not());
 }
 
 void NodeControl::Parts::Report(const NodeFacts& facts) {

@@ -136,7 +136,7 @@ struct CoordinatorConnected {
 struct ViewReceived {
   ClusterView view;
 };
-// READY groups go on; waiting things keep their deadlines.
+// READY groups go on; waiting things keep their deadlines, and say the cause when they pass. Again with each new cause.
 struct CoordinatorLost {
   absl::Status cause;
 };

@@ -8,7 +8,9 @@ namespace epd::cli {
 namespace {
 
 std::string CoordinatorText(const epd::v1::GetStatusResponse& status) {
-  if (status.coordinator().empty()) return "this daemon";
+  // A daemon before `coordinates` was there says that it is connected to itself.
+  const bool is_own = status.coordinates() || status.coordinator_connected();
+  if (status.coordinator().empty()) return is_own ? "this daemon" : "none (see the problems below)";
   return absl::StrCat(status.coordinator(),
                       status.coordinator_connected() ? " (connected)" : " (NOT connected)");
 }

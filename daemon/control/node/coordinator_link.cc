@@ -6,9 +6,15 @@ namespace epd {
 
 void CoordinatorLink::Connect(Incarnation coordinator) {
   connected_ = true;
+  why_not_.clear();
   if (coordinator == state_.followed) return;
   state_.followed = coordinator;
   state_.last_view_seq = 0;
+}
+
+void CoordinatorLink::Lose(const absl::Status& cause) {
+  connected_ = false;
+  why_not_ = std::string(cause.message());
 }
 
 bool CoordinatorLink::Accept(const ClusterView& view) {

@@ -2,6 +2,9 @@
 // is due.
 #pragma once
 
+#include <string>
+
+#include "absl/status/status.h"
 #include "daemon/control/node_control.h"
 #include "daemon/control/node_state.h"
 
@@ -16,13 +19,15 @@ class CoordinatorLink {
 
   // Views of other coordinators are ignored from here on.
   void Connect(Incarnation coordinator);
-  void Lose() { connected_ = false; }
+  void Lose(const absl::Status& cause);
   // Whether the view is of the followed coordinator and newer than the last, and knows of this node.
   bool Accept(const ClusterView& view);
   // An epoch and a formation that a coordinator has told.
   void Hear(Epoch epoch, Formation formation);
 
   bool connected() const { return connected_; }
+  // Why not; "": it is connected.
+  const std::string& why_not() const { return why_not_; }
   Incarnation followed() const { return state_.followed; }
   Incarnation reported_to() const { return state_.reported_to; }
   uint64_t next_seq() const { return state_.report_seq + 1; }  // Of the next report.
@@ -41,6 +46,7 @@ class CoordinatorLink {
   Incarnation incarnation_;
   absl::Duration report_interval_;
   bool connected_ = false;
+  std::string why_not_ = "it cannot be reached";
   LinkState state_;
   absl::Time next_report_ = absl::InfiniteFuture();
 };

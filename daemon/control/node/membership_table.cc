@@ -208,7 +208,7 @@ absl::Status MembershipTable::LateError(const Key& key) const {
       "group=", Title(member.claim.spec), " ",
       DescribeRanksOf(member.claim, std::string(Name(member.state))),
       ": not READY in time, and the coordinator has not said why",
-      link_.connected() ? "" : " (it cannot be reached)",
+      link_.connected() ? "" : absl::StrCat(": ", link_.why_not()),
       member.waits_for.ok() ? "" : absl::StrCat("; waits for: ", member.waits_for.message()),
       "; check the coordinator with epctl doctor and join again"));
 }

@@ -38,7 +38,7 @@ void PendingOrders::TakeAnswers(const ClusterView& view) {
   }
 }
 
-void PendingOrders::Expire(bool coordinator_connected) {
+void PendingOrders::Expire(const std::string& no_coordinator) {
   for (auto it = orders_.begin(); it != orders_.end();) {
     const Pending& pending = it->second;
     if (outbox_.now() < pending.deadline + grace_) {
@@ -46,9 +46,9 @@ void PendingOrders::Expire(bool coordinator_connected) {
       continue;
     }
     if (!pending.internal) {
-      const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-          "the coordinator has not answered", coordinator_connected ? "" : ", it cannot be reached",
-          "; see epctl doctor, then retry"));
+      const absl::Status status = absl::DeadlineExceededError(
+          absl::StrCat("the coordinator has not answered", no_coordinator.empty() ? "" : ": ",
+                       no_coordinator, "; see epctl doctor, then retry"));
       outbox_.Add(RpcDone{it->first, status, pending.order.group});
     }
     it = orders_.erase(it);

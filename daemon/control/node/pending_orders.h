@@ -19,7 +19,8 @@ class PendingOrders {
 
   void TakeAnswers(const ClusterView& view);
   // Answers those whose deadline and grace are over.
-  void Expire(bool coordinator_connected);
+  // `no_coordinator`: why there is none; "": there is one.
+  void Expire(const std::string& no_coordinator);
 
   absl::Time NextDeadline() const;
   // As Rendezvous::WaitsWithoutEnd.

@@ -82,18 +82,28 @@ void ChosenCoordinator::OnNews(const StoreNews& news) {
     StopLeading(std::string(none->why.message()));
     Forget(std::string(none->why.message()));
     Log(LogLevel::kWarn, "no coordinator", {{"why", none->why.message()}});
-    return node_.coordination().SetLeader("", std::string(none->why.message()));
+    node_.coordination().SetLeader("", std::string(none->why.message()));
+    return TellNone();
   }
   if (const auto* problem = std::get_if<StoreProblem>(&news.action)) {
     if (problem->what.ok()) {
       Log(LogLevel::kInfo, "etcd problem is over");
-      return node_.coordination().SetStoreProblem("");
+      node_.coordination().SetStoreProblem("");
+      return TellNone();
     }
     Log(LogLevel::kError, "etcd problem",
         {{"code", absl::StatusCodeToString(problem->what.code())},
          {"why", problem->what.message()}});
     node_.coordination().SetStoreProblem(std::string(problem->what.message()));
+    TellNone();
   }
+}
+
+void ChosenCoordinator::TellNone() {
+  const Coordination& now = node_.coordination();
+  if (!now.leader().empty()) return;
+  node_.Handle(CoordinatorLost{absl::UnavailableError(absl::StrCat(
+      now.why_no_leader(), now.store_problem().empty() ? "" : ": ", now.store_problem()))});
 }
 
 void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {

@@ -36,6 +36,8 @@ class ChosenCoordinator final : public CoordinatorLink {
   void StandAgain();
   // Lets go of the coordinator that was followed.
   void Forget(const std::string& why);
+  // While nobody coordinates, what waits for it is told why.
+  void TellNone();
   void OnNews(const StoreNews& news);
   void Lead(const epd::Lead& won, const StoreNews& news);
   void Follow(const Leadership& leader);

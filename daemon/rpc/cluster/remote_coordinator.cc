@@ -182,7 +182,8 @@ void RemoteCoordinator::Lost(const absl::Status& why) {
          {"why", why.ToString()},
          {"next_try", absl::FormatDuration(wait)}});
   }
-  if (std::exchange(connected_, false)) node_.Handle(CoordinatorLost{cause});
+  connected_ = false;
+  if (news) node_.Handle(CoordinatorLost{cause});
   // gRPC has no code of its own for it. Last: it may replace this object.
   if (on_refused_ && absl::StrContains(why.message(), "Connection refused")) on_refused_();
 }

@@ -195,6 +195,8 @@ def test_etcd_down_at_the_start_is_named_and_waited_for(tmp_path, etcd):
         client.start_join(attach.spec("early", num_ranks=1), [0], deadline=deadline)
         failed = client.expect("join_failed").status
         assert "coordinator" in failed.message, failed
+        assert "etcd does not answer" in failed.message, failed
+        assert etcd.address in failed.message, failed
     etcd.start()
     daemon.wait_for_log("leading", seconds=30)
     clients, _ = _form([daemon], "late")

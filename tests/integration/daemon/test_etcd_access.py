@@ -191,6 +191,20 @@ def _refused_create(daemon) -> str:
     return ended.stderr
 
 
+def _refused_join(daemon) -> str:
+    with daemon.client() as client:
+        client.attach()
+        client.start_join(attach.spec("late", num_ranks=1), [0], deadline={"nanos": 500_000_000})
+        return client.expect("join_failed").status.message
+
+
+def _coordinator(daemon) -> str:
+    """As `epctl status` has it."""
+    command = [epd_process.binary("epctl"), "--socket", daemon.socket, "status"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return next(one for one in ended.stdout.splitlines() if one.startswith("coordinator:"))
+
+
 def _problems(daemon) -> str:
     with NodeApi(f"unix:{daemon.grpc_socket}") as api:
         return " ".join(api.GetStatus().problems)
@@ -211,6 +225,9 @@ def test_an_etcd_that_takes_no_writes_is_named_and_tried_ever_more_rarely(etcd_o
         lambda: all(text in _problems(second) for text in ("no coordinator", "space exceeded")),
         "the cause of there being no coordinator",
     )
+    assert "no coordinator yet: " in (said := _refused_join(second)), said
+    assert "space exceeded" in said and "alarm disarm" in said, said
+    assert "none (see the problems below)" in _coordinator(second)
     size, asked = len(second.log()), _writes_asked_of(etcd.address)
     assert "space exceeded" in _refused_create(second)
     time.sleep(6)
@@ -270,6 +287,7 @@ def test_a_permission_that_is_withdrawn_is_named_once(etcd_of, epd_of, authority
         lambda: all(text in _problems(second) for text in ("no coordinator", "permission denied")),
         "the cause of there being no coordinator",
     )
+    assert "permission denied" in (said := _refused_join(second)), said
     time.sleep(3)
     assert second.log().count("etcd problem") == 1, second.log()
 

@@ -142,7 +142,16 @@ A worker does not answer (stopped, or the machine is overloaded): its figures ar
 }
 
 TEST(StatusTableTest, ANodeAloneIsItsOwnCoordinator) {
-  EXPECT_NE(StatusTable(epd::v1::GetStatusResponse()).find("coordinator:  this daemon\n"),
+  for (const char* own : {"coordinates: true", "coordinator_connected: true"}) {
+    EXPECT_NE(
+        StatusTable(Parse<epd::v1::GetStatusResponse>(own)).find("coordinator:  this daemon\n"),
+        std::string::npos)
+        << own;
+  }
+}
+
+TEST(StatusTableTest, WhereNobodyCoordinatesItSaysSo) {
+  EXPECT_NE(StatusTable(epd::v1::GetStatusResponse()).find("coordinator:  none (see the problems"),
             std::string::npos);
 }
 

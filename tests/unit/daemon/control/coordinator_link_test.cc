@@ -61,8 +61,18 @@ TEST(CoordinatorLinkTest, AReportCarriesTheHighestEpochAndIsDueAfterTheInterval)
   EXPECT_EQ(report.max_epoch, Epoch{4});
   EXPECT_EQ(report.max_formation, Formation{10});
   EXPECT_EQ(link.next_report(), absl::UnixEpoch() + Options().report_interval);
-  link.Lose();
+  link.Lose(absl::UnavailableError("gone"));
   EXPECT_EQ(link.next_report(), absl::InfiniteFuture());
+}
+
+TEST(CoordinatorLinkTest, WhyThereIsNoneIsTheLastCauseUntilThereIsOne) {
+  CoordinatorLink link(Options());
+  EXPECT_EQ(link.why_not(), "it cannot be reached") << "nobody has said anything yet";
+  link.Lose(absl::UnavailableError("no coordinator yet"));
+  link.Lose(absl::UnavailableError("etcd refuses writes"));
+  EXPECT_EQ(link.why_not(), "etcd refuses writes");
+  link.Connect(kFirst);
+  EXPECT_EQ(link.why_not(), "");
 }
 
 }  // namespace

@@ -259,7 +259,19 @@ TEST(FormationTest, WithoutACoordinatorAJoinFailsAfterItsDeadline) {
   c.Pass(absl::Seconds(10));
   ASSERT_EQ(c.failed[1].size(), 1u);
   EXPECT_THAT(Text(c.failed[1][0]),
-              AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("cannot be reached")));
+              AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("has not said why: stream broke;")));
+}
+
+TEST(FormationTest, AJoinAndAnOrderThatFailForWantOfACoordinatorSayTheLastCause) {
+  SmallCluster c(1);
+  c.Give(0, CoordinatorLost{absl::UnavailableError("the cluster has no coordinator yet")});
+  c.Give(0, CoordinatorLost{absl::UnavailableError("etcd refuses writes: NOSPACE")});
+  c.Attach(0, 1);
+  c.Join(0, 1, 1, SmallSpec(1), {0}, absl::Seconds(5));
+  c.Pass(absl::Seconds(10));
+  ASSERT_EQ(c.failed[1].size(), 1u);
+  EXPECT_THAT(Text(c.failed[1][0]), AllOf(HasSubstr("etcd refuses writes: NOSPACE"),
+                                          testing::Not(HasSubstr("no coordinator yet"))));
 }
 
 }  // namespace
