@@ -22,6 +22,7 @@
 #include "daemon/metrics/metrics_server.h"
 #include "daemon/node/attach/instance_lock.h"
 #include "daemon/node/attach/socket_file.h"
+#include "daemon/node/attach/socket_watch.h"
 #include "daemon/node/handover/handover_check.h"
 #include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/handover/handover_memory.h"
@@ -228,6 +229,23 @@ void OfferReplacement(const Start& start, const InstanceLock& lock, const RpcSer
                           }});
 }
 
+// Both are this epd's only as long as it has its lock.
+std::vector<SocketWatch::Socket> SocketsOf(const Settings& settings, InstanceLock& lock,
+                                           SocketFile& file, RpcServer& rpc, Node& node) {
+  const auto renew_attach = [&settings, &lock, &file, &node]() -> absl::Status {
+    absl::Status can = PrepareFolderOf(settings.socket);
+    if (can.ok()) can = lock.Renew();
+    if (!can.ok()) return can;
+    absl::StatusOr<UniqueFd> listener = ListenAt(settings.socket);
+    if (!listener.ok()) return listener.status();
+    file = SocketFile(settings.socket);
+    return node.Listen(*std::move(listener));
+  };
+  return {{settings.socket, [&file] { return file.IsThere(); }, renew_attach},
+          {settings.grpc_socket, [&rpc] { return rpc.has_socket_file(); },
+           [&rpc] { return rpc.ListenAgain(); }}};
+}
+
 void LogStart(const Start& start, const Settings& settings, const RpcServer& rpc,
               const MetricsServer& metrics) {
   Log(LogLevel::kInfo, "serving",
@@ -297,12 +315,16 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
       start.before.has_value() ? SocketFile::Adopt(settings.socket) : SocketFile(settings.socket);
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
   inherited.Finish();
+  SocketWatch sockets(SocketsOf(settings, *lock, socket_file, rpc, node),
+                      [&node](std::string problem) { node.SetSocketProblem(std::move(problem)); });
+  if (absl::Status bad = sockets.Start(node.loop()); !bad.ok()) return bad;
 
   OfferReplacement(start, *lock, rpc, metrics, node);
   LogStart(start, settings, rpc, metrics);
   NotifySupervisor("READY=1");
   node.Run([&] {
     NotifySupervisor("STOPPING=1");
+    sockets.Stop();
     socket_file.Remove();
     rpc.SetServing(false);
   });

@@ -78,7 +78,7 @@ class Node {
   absl::Status Restore(const v1::Handover& in, NodeState control, IncomingFds& fds);
   Replacement& replacement() { return replacement_; }
 
-  // Takes clients from `listener` (listening, SEQPACKET, non-blocking). Before Run(). Errors as
+  // Takes clients from `listener` (listening, SEQPACKET, non-blocking); as AttachListener::Start. Errors as
   // EventLoop::Add.
   absl::Status Listen(UniqueFd listener);
 
@@ -129,6 +129,12 @@ class Node {
   // What a group has that its spec does not name.
   const SpecDefaults& spec_defaults() const { return client_gateway_.defaults(); }
   bool stopping() const { return lifetime_.ending(); }
+  // Why new clients do not reach this epd; "": they do.
+  const std::string& socket_problem() const { return socket_problem_; }
+  void SetSocketProblem(std::string problem) {
+    socket_problem_ = std::move(problem);
+    queue_.MarkChanged();
+  }
 
  private:
   EffectSender::Targets Targets();
@@ -156,6 +162,7 @@ class Node {
   EffectSender effects_;
   Lifetime lifetime_;
   Replacement replacement_;
+  std::string socket_problem_;
   std::function<void()> on_stopping_ ABSL_GUARDED_BY(role_);
 };
 

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/node/attach/socket_file.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/node_api/node_health.h"
@@ -136,6 +137,13 @@ absl::Status RpcServer::Start(const std::string& before) {
   }
   SetServing(true);
   return absl::OkStatus();
+}
+
+absl::Status RpcServer::ListenAgain() {
+  absl::Status again = PrepareFolderOf(node_.settings().grpc_socket);
+  if (again.ok()) again = callers_.Listen(node_.settings().grpc_socket);
+  if (again.ok()) again = callers_.Serve(*server_);
+  return again;
 }
 
 void RpcServer::SetServing(bool serving) {

@@ -38,6 +38,11 @@ class RpcServer {
   // "" without TCP, else host:port with the port that was bound.
   const std::string& listen_address() const { return listen_address_; }
 
+  // Whether the file of the node's Unix socket is still this one's. Control thread.
+  bool has_socket_file() const { return callers_.has_file(); }
+  // Listens there anew, where it is not. Errors as PrepareFolderOf, ListenAt, EventLoop::Add. Control thread.
+  absl::Status ListenAgain();
+
   // What grpc.health.v1 says about the process as a whole. Control thread.
   void SetServing(bool serving);
 

@@ -17,6 +17,8 @@ absl::Status UnixCallers::Listen(const std::string& path) {
                         absl::StrCat("cannot serve gRPC on '", path,
                                      "' (grpc_socket): ", listener.status().message()));
   }
+  if (listener_.valid()) loop_.Remove(listener_.get());
+  rests_ = false;
   listener_ = *std::move(listener);
   file_ = SocketFile(path);
   return absl::OkStatus();

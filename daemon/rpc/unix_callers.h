@@ -25,8 +25,10 @@ class UnixCallers {
   explicit UnixCallers(EventLoop& loop) : loop_(loop) {}
   ~UnixCallers() { Stop(); }
 
-  // Binds and listens at `path`, mode 0600. Errors as ListenAt.
+  // Binds and listens at `path`, mode 0600; again: in place of the first one, whose file is gone. Errors as ListenAt.
   absl::Status Listen(const std::string& path);
+  // Whether the file is there and is still this one's.
+  bool has_file() const { return file_.IsThere(); }
   // Hands connections to `server` from now on. Errors as EventLoop::Add.
   absl::Status Serve(grpc::Server& server);
   // Accepts again after descriptors had run out; call now and then. Control thread.

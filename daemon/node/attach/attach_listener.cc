@@ -72,8 +72,14 @@ AttachListener::~AttachListener() {
 }
 
 absl::Status AttachListener::Start(UniqueFd listener) {
+  absl::Status added = loop_.Add(listener.get(), EPOLLIN, [this](uint32_t) { OnListener(); });
+  if (!added.ok()) return added;
+  if (listener_.valid()) {
+    while (AcceptOne()) continue;
+    loop_.Remove(listener_.get());
+  }
   listener_ = std::move(listener);
-  return loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnListener(); });
+  return absl::OkStatus();
 }
 
 std::vector<int> AttachListener::unattached() const {

@@ -43,7 +43,8 @@ class AttachListener {
   AttachListener(Options options, EventLoop& loop, OnArrival on_arrival);
   ~AttachListener();
 
-  // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add.
+  // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add. Again with one that takes the first one's
+  // place: whoever has connected to that is admitted.
   absl::Status Start(UniqueFd listener);
 
   // Takes what another program of this process has accepted; it has all the time to attach again.

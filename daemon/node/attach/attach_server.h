@@ -58,7 +58,7 @@ class AttachServer {
   AttachServer(Options options, EventLoop& loop, AttachObserver& observer);
   ~AttachServer();
 
-  // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add.
+  // As AttachListener::Start.
   absl::Status Start(UniqueFd listener) { return listener_.Start(std::move(listener)); }
 
   // Queues a message for a session; drops it when the session is gone. A client that does not read

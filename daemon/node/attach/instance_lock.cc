@@ -46,6 +46,13 @@ absl::Status WhyNoLock(int error, const std::string& path) {
       "--socket on a local one, such as /run"));
 }
 
+absl::StatusOr<UniqueFd> OpenLock(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (fd.valid()) return fd;
+  return absl::PermissionDeniedError(
+      absl::StrCat("cannot open the lock file '", path, "': ", std::strerror(errno)));
+}
+
 void WritePid(int fd) {
   const std::string pid = absl::StrCat(getpid(), "\n");
   // The pid is for people; the lock holds without it.
@@ -61,11 +68,9 @@ absl::StatusOr<InstanceLock> InstanceLock::Take(const std::string& socket_path,
   const absl::Time deadline = MonotonicNow() + patience;
   const absl::Time dying = MonotonicNow() + kDying;
   for (;;) {
-    UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd.valid()) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("cannot open the lock file '", path, "': ", std::strerror(errno)));
-    }
+    absl::StatusOr<UniqueFd> opened = OpenLock(path);
+    if (!opened.ok()) return opened.status();
+    UniqueFd fd = *std::move(opened);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
       if (!IsStillAt(fd.get(), path)) continue;  // Its last holder has just removed it.
       // One that lives has lost its lock file: to a cleaner of old files, or to a hand.
@@ -98,6 +103,22 @@ absl::StatusOr<InstanceLock> InstanceLock::Take(const std::string& socket_path,
     }
     absl::SleepFor(kRetry);
   }
+}
+
+absl::Status InstanceLock::Renew() {
+  if (IsStillAt(fd_.get(), path_)) return absl::OkStatus();
+  absl::StatusOr<UniqueFd> fd = OpenLock(path_);
+  if (!fd.ok()) return fd.status();
+  if (flock(fd->get(), LOCK_EX | LOCK_NB) != 0) {
+    if (absl::Status bad = WhyNoLock(errno, path_); !bad.ok()) return bad;
+    return absl::AlreadyExistsError(absl::StrCat("another epd (pid ", ReadPid(fd->get()),
+                                                 ") has its lock file '", path_,
+                                                 "' now; stop one of the two"));
+  }
+  if (!IsStillAt(fd->get(), path_)) return absl::UnavailableError("the lock file changes; again");
+  WritePid(fd->get());
+  fd_ = *std::move(fd);
+  return absl::OkStatus();
 }
 
 InstanceLock::~InstanceLock() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
@@ -27,6 +28,11 @@ class InstanceLock {
     return InstanceLock(PathOf(socket_path), std::move(fd));
   }
   int fd() const { return fd_.get(); }
+
+  // Makes and takes the file again if it was removed or replaced; does not wait.
+  //   ALREADY_EXISTS       another epd has taken its place: names its pid
+  //   PERMISSION_DENIED, FAILED_PRECONDITION  as Take
+  absl::Status Renew();
 
   InstanceLock(InstanceLock&&) = default;
   InstanceLock& operator=(InstanceLock&&) = delete;

@@ -59,6 +59,19 @@ absl::Status CheckTold(const std::string& address, const std::string& why,
       " to an address that is the same everywhere, such as one of fd00::/8"));
 }
 
+// A family that is off here would be served by another one, and nobody would hear of it.
+absl::Status CheckListened(const char* setting, const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  const std::string host = HostOf(address);
+  const std::string why = WhyNotDialled(host);
+  if (why.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(setting, ": got '", address, "': ", why,
+                   host == "::" ? absl::StrCat("; 0.0.0.0", address.substr(address.rfind(':')),
+                                               " listens at all IPv4 addresses")
+                                : ""));
+}
+
 }  // namespace
 
 WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker) {
@@ -97,6 +110,10 @@ WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker
 }
 
 absl::Status CheckAddresses(const Settings& settings) {
+  absl::Status listened = CheckListened("listen", settings.listen);
+  listened.Update(CheckListened("wire_listen", settings.wire_listen));
+  listened.Update(CheckListened("metrics_listen", settings.metrics_listen));
+  if (!listened.ok()) return listened;
   if (!settings.coordinator.empty()) {
     if (const std::string why = WhyNotDialled(HostOf(settings.coordinator)); !why.empty()) {
       return absl::InvalidArgumentError(

@@ -22,7 +22,7 @@ WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker
 
 // Whether other nodes can use the addresses that this one tells them, and this machine those that it is to call.
 //   FAILED_PRECONDITION  a link-local address is told to others; names the setting, the address and what to do
-//   INVALID_ARGUMENT     an address to call cannot be: WhyNotDialled()
+//   INVALID_ARGUMENT     an address to call or to listen at cannot be: WhyNotDialled()
 absl::Status CheckAddresses(const Settings& settings);
 
 }  // namespace epd

@@ -57,6 +57,7 @@ NodeHealth Judge(const HealthFacts& facts) {
   if (!facts.store_problem.empty()) Add(judged, v1::HEALTH_DEGRADED, facts.store_problem);
   if (!facts.certificate_problem.empty())
     Add(judged, v1::HEALTH_DEGRADED, facts.certificate_problem);
+  if (!facts.socket_problem.empty()) Add(judged, v1::HEALTH_DEGRADED, facts.socket_problem);
   for (const HealthFacts::Group& group : facts.groups) JudgeGroup(group, judged);
   return judged;
 }

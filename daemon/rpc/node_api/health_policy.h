@@ -39,6 +39,7 @@ struct HealthFacts {
   std::string no_coordinator;  // Why there is none; empty: there is one.
   std::string store_problem;
   std::string certificate_problem;  // Of this node's own.
+  std::string socket_problem;       // Why new clients do not reach it.
   std::vector<Group> groups;
 };
 

@@ -42,6 +42,7 @@ HealthFacts FactsOf(const Node& node) {
   facts.worker_stuck = node.settings().worker_stuck;
   facts.store_problem = coordination.store_problem();
   facts.certificate_problem = CertificateProblem(node.certificates().state(), absl::Now());
+  facts.socket_problem = node.socket_problem();
   for (const auto& [name, entry] : node.workers()) facts.workers.push_back(FactsOf(node, *entry));
   if (!coordination.is_here() && !node.control().coordinator_connected()) {
     facts.no_coordinator =

@@ -15,6 +15,7 @@ import attach_client as attach
 import epd_process
 import pytest
 import wait
+from node_calls import NodeApi
 
 
 def _run(daemon, *flags: str) -> subprocess.CompletedProcess:
@@ -113,10 +114,17 @@ def test_epd_whose_lock_file_was_removed_keeps_its_sockets_and_its_end_takes_no_
     assert "which somebody has removed" in second.stderr
     with daemon.client() as client:
         client.attach()
+    # Else it makes them anew.
+    first.send_signal(signal.SIGSTOP)
     for name in ("epd.sock", "epd-grpc.sock"):
         (daemon.folder / name).unlink()
     later = epd_process.Daemon(daemon.folder)
     later.start()
+    first.send_signal(signal.SIGCONT)
+    daemon.wait_for_log('event="socket lost"')
+    assert f"another epd (pid {later.process.pid}) has its lock file" in daemon.log()
+    time.sleep(2.5)
+    assert daemon.log().count('event="socket lost"') == 1
     first.send_signal(signal.SIGTERM)
     assert first.wait(10) == 0
     assert {"epd.sock", "epd-grpc.sock", "epd.sock.lock"} <= _names(daemon.folder)
@@ -124,6 +132,52 @@ def test_epd_whose_lock_file_was_removed_keeps_its_sockets_and_its_end_takes_no_
         client.attach()
     assert later.stop() == 0
     assert not {"epd.sock", "epd-grpc.sock", "epd.sock.lock"} & _names(daemon.folder)
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced", "folder"])
+def test_sockets_whose_files_are_gone_are_made_anew_and_sessions_go_on(daemon, way):
+    """As by a cleaner of old files, or a container's second start."""
+    folder = daemon.folder / "run"
+    paths = [folder / "epd.sock", folder / "epd-grpc.sock"]
+    daemon.socket, daemon.grpc_socket = map(str, paths)
+    folder.mkdir(mode=0o755)
+    daemon.start()
+    with daemon.client() as before:
+        before.attach()
+        if way == "folder":
+            shutil.rmtree(folder)
+        for path in paths if way != "folder" else []:
+            path.unlink()
+            if way == "replaced":
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+                    stale.bind(str(path))
+        daemon.wait_for_log('event="socket made anew"', 2)
+        with daemon.client() as after:
+            after.attach()
+            after.join(attach.spec(num_ranks=1), [0])
+        before.join(attach.spec("other", num_ranks=1), [0])
+        with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+            assert not any("socket" in problem for problem in api.GetStatus().problems)
+    assert daemon.stop() == 0
+    assert not folder.exists() or not _names(folder)
+
+
+def test_a_socket_that_something_else_took_is_a_problem_until_it_is_gone(daemon):
+    daemon.start()
+    path = pathlib.Path(daemon.socket)
+    path.unlink()
+    path.write_text("precious")
+    daemon.wait_for_log('event="socket lost"')
+    with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+        (problem,) = [one for one in api.GetStatus().problems if "socket" in one]
+        assert str(path) in problem
+        assert "something that is no socket lies there; move it away" in problem
+        assert path.read_text() == "precious"
+        path.unlink()
+        daemon.wait_for_log('event="sockets are there again"')
+        assert not any("socket" in one for one in api.GetStatus().problems)
+    with daemon.client() as client:
+        client.attach()
 
 
 def test_a_living_grpc_socket_of_another_epd_is_not_taken(daemon, tmp_path):
@@ -203,6 +257,26 @@ def test_bad_flag_is_a_usage_error_that_says_what_is_expected(daemon, flag, says
 def test_bad_listen_address_is_an_error(daemon):
     ended = _run(daemon, "--listen=203.0.113.1:1")
     assert ended.returncode == 1 and "'203.0.113.1:1' (listen)" in ended.stderr
+
+
+@pytest.mark.parametrize("setting", ["listen", "wire_listen", "metrics_listen"])
+def test_where_ipv6_is_off_an_address_of_it_is_refused_by_name(daemon, setting):
+    """Else [::] would be served by IPv4 alone."""
+    without = ["unshare", "-n", "sh", "-c"]
+    off = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"
+    if subprocess.run([*without, off], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no network namespace without IPv6 can be made here")
+    command = daemon.command(f"--{setting}=[::]:7400", "--insecure=yes")
+    ended = subprocess.run(
+        [*without, f'{off} && exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert f"{setting}: got '[::]:7400': IPv6 is off on this machine" in ended.stderr
+    assert "0.0.0.0:7400 listens at all IPv4 addresses" in ended.stderr
 
 
 def test_print_config_help_and_version_do_not_start_anything(daemon):

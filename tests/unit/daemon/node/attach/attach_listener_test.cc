@@ -106,6 +106,21 @@ TEST_F(AttachListenerTest, WhoSaysNothingIsSentAwayAtTheDeadlineAndNotBefore) {
   EXPECT_THAT(Goodbye(client), HasSubstr("no Attach within 3s (attach_deadline)"));
 }
 
+TEST_F(AttachListenerTest, AListenerThatTakesAnothersPlaceLosesNobody) {
+  PacketChannel early = Connect();  // Not accepted yet.
+  unlink(path_.c_str());
+  absl::StatusOr<UniqueFd> socket = ListenAt(path_);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  ASSERT_TRUE(listener_.Start(*std::move(socket)).ok());
+  PacketChannel late = Connect();
+  v1::ClientMessage hello;
+  hello.mutable_attach()->set_client_name("trainer");
+  for (PacketChannel* client : {&early, &late})
+    ASSERT_TRUE(client->Send(hello.SerializeAsString()).ok());
+  Run();
+  EXPECT_THAT(arrived_, SizeIs(2));
+}
+
 TEST_F(AttachListenerTest, OneUidLeavesRoomForConnectionsOfOthers) {
   limits_ = {.unattached = 3, .unattached_per_uid = 2, .deadline = kDeadline};
   PacketChannel first = Connect();

@@ -99,6 +99,25 @@ TEST_F(InstanceLockTest, LivingEpdKeepsItsSocketWhenItsLockFileWasRemoved) {
   EXPECT_FALSE(LockFileExists()) << "what the second one made";
 }
 
+TEST_F(InstanceLockTest, ALostFileIsTakenAgainUnlessAnotherEpdWasFaster) {
+  auto lock = InstanceLock::Take(socket_, absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok());
+  EXPECT_TRUE(lock->Renew().ok());
+  unlink((socket_ + ".lock").c_str());
+  EXPECT_TRUE(lock->Renew().ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(InstanceLock::Take(socket_, absl::ZeroDuration()).status()));
+  unlink((socket_ + ".lock").c_str());
+  {
+    const auto other = InstanceLock::Take(socket_, absl::ZeroDuration());
+    ASSERT_TRUE(other.ok()) << other.status();
+    const absl::Status lost = lock->Renew();
+    EXPECT_TRUE(absl::IsAlreadyExists(lost)) << lost;
+    EXPECT_THAT(std::string(lost.message()),
+                HasSubstr("another epd (pid " + std::to_string(getpid()) + ") has its lock file"));
+  }
+  EXPECT_TRUE(lock->Renew().ok()) << "the other has ended";
+}
+
 // Whatever kind of connection it takes, and though its queue is full.
 TEST_F(InstanceLockTest, LivingSocketIsNeverReplaced) {
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {

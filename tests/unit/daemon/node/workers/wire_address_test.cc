@@ -99,6 +99,19 @@ TEST(CheckAddressesTest, ALinkLocalAddressIsNotToldToOthers) {
   EXPECT_EQ(CheckAddresses(settings), absl::OkStatus());
 }
 
+TEST(CheckAddressesTest, AnAddressToListenAtMustBeOneHere) {
+  for (std::string Settings::*address :
+       {&Settings::listen, &Settings::wire_listen, &Settings::metrics_listen}) {
+    Settings settings;
+    settings.*address = "[fe80::1%nosuch0]:7400";
+    const absl::Status bad = CheckAddresses(settings);
+    EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(bad.message()),
+                testing::AllOf(HasSubstr("listen: got '[fe80::1%nosuch0]:7400'"),
+                               HasSubstr("nosuch0, is no network interface")));
+  }
+}
+
 TEST(CheckAddressesTest, AnAddressToCallMustBeOneHere) {
   Settings settings;
   settings.coordinator = "[fe80::1%nosuch0]:7400";
