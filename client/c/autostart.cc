@@ -171,7 +171,7 @@ class Started {
 };
 
 // Takes the middle child, which only forks and exits; one that hangs until `deadline` is killed.
-Status Reap(pid_t child, Clock::time_point deadline) {
+Status Reap(pid_t child, RunningDeadline& deadline) {
   while (true) {
     int status = 0;
     const pid_t reaped = waitpid(child, &status, WNOHANG);
@@ -183,7 +183,7 @@ Status Reap(pid_t child, Clock::time_point deadline) {
     }
     // The program may reap every child itself (SIGCHLD ignored, or a handler that waits for all).
     if (reaped < 0 && errno != EINTR) return {};
-    if (Clock::now() >= deadline) {
+    if (deadline.Passed(Clock::now())) {
       kill(child, SIGKILL);
       return MakeStatus(Code::kUnavailable, "fork did not come back in time for a private epd");
     }
@@ -191,7 +191,7 @@ Status Reap(pid_t child, Clock::time_point deadline) {
   }
 }
 
-Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::string& log_path,
+Status Spawn(const std::string& binary, PrivateDaemon& daemon, const std::string& log_path,
              Started* started) {
   Launch launch;
   launch.words = {binary, "--socket=" + daemon.folder.socket_path(), kIdleExit};
@@ -219,8 +219,8 @@ Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::
 }
 
 // Returns once somebody listens, or `started` has ended.
-Status AwaitListening(const PrivateDaemon& daemon, const std::string& binary,
-                      const std::string& log_path, off_t log_begins, Started started) {
+Status AwaitListening(PrivateDaemon& daemon, const std::string& binary, const std::string& log_path,
+                      off_t log_begins, Started started) {
   while (true) {
     const bool ended =
         started.HasEnded();  // Whoever has listened before its end did so before this.
@@ -233,7 +233,7 @@ Status AwaitListening(const PrivateDaemon& daemon, const std::string& binary,
       return MakeStatus(Code::kFailedPrecondition, "%s %s (log: %s) [EPD-1406]", binary.c_str(),
                         why.c_str(), log_path.c_str());
     }
-    if (Clock::now() >= daemon.deadline) {
+    if (daemon.deadline.Passed(Clock::now())) {
       return MakeStatus(Code::kUnavailable,
                         "%s was started and does not listen on %s in time; %s (log: %s)",
                         binary.c_str(), daemon.folder.socket_path().c_str(),
@@ -274,7 +274,7 @@ Status OfFolder(const PrivateFolder::Problem& problem, const std::string& looked
           problem.text + ", or set EPD_SOCKET to a running epd's socket" + looked + " [EPD-1404]"};
 }
 
-Status StartPrivateDaemon(const PrivateDaemon& daemon) {
+Status StartPrivateDaemon(PrivateDaemon& daemon) {
   if (Status s = OfFolder(daemon.folder.Make()); !s.ok()) return s;
   const std::string& folder = daemon.folder.path();
   const std::string socket_path = daemon.folder.socket_path();
@@ -292,7 +292,7 @@ Status StartPrivateDaemon(const PrivateDaemon& daemon) {
           lock_path.c_str(), std::strerror(error));
     }
     if (Listens(socket_path)) return {};
-    if (Clock::now() >= daemon.deadline) {
+    if (daemon.deadline.Passed(Clock::now())) {
       return MakeStatus(Code::kUnavailable, "another process holds %s and starts no epd",
                         lock_path.c_str());
     }

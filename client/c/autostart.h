@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 
+#include "client/c/running_deadline.h"
 #include "client/c/status.h"
 #include "proto/epd/v1/private_folder.h"
 
@@ -14,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 struct PrivateDaemon {
   PrivateFolder folder;
   std::string daemon_path;  // Empty: EPD_PROGRAM, else the one installed with this library.
-  Clock::time_point deadline;
+  RunningDeadline deadline;
 };
 
 // Starts an epd that listens in `folder`, which is made if it is not there, and ends by itself 5 s after its last session, unless
@@ -26,7 +27,8 @@ struct PrivateDaemon {
 //                        write to; the text says where it was looked for, and what was found there. Or it was
 //                        started, and ended: the text has the last line that it wrote
 //   UNAVAILABLE          it did not come up in time; likewise
-Status StartPrivateDaemon(const PrivateDaemon& daemon);
+// Its deadline is later afterwards by what this process did not run.
+Status StartPrivateDaemon(PrivateDaemon& daemon);
 
 // What a client says of a folder that cannot be used; `looked`: where else an epd was looked for.
 Status OfFolder(const PrivateFolder::Problem& problem, const std::string& looked = "");

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "client/c/autostart.h"
+#include "client/c/running_deadline.h"
 #include "client/c/stale_socket.h"
 #include "proto/epd/v1/private_folder.h"
 #include "proto/stacks/stack_writer.h"
@@ -77,7 +78,7 @@ Status StartStacks() {
 
 Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* session) {
   if (Status bad = StartStacks(); !bad.ok()) return WithCode(bad);
-  const Clock::time_point deadline = Clock::now() + options.timeout;
+  Clock::time_point deadline = Clock::now() + options.timeout;
   const std::string name = ClientName(options.client_name);
   std::string asked = options.socket_path.empty() ? Environment("EPD_SOCKET") : options.socket_path;
   const PrivateFolder folder = PrivateFolder::OfThisProcess();
@@ -111,11 +112,15 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
           "EPD_SOCKET to its socket");
     }
     if (status.code == Code::kNotFound) {
-      status = StartPrivateDaemon({folder, options.daemon_path, deadline});
-      if (!status.ok()) return WithCode(status);
+      PrivateDaemon daemon{folder, options.daemon_path, RunningDeadline(deadline, Clock::now())};
+      if (status = StartPrivateDaemon(daemon); !status.ok()) return WithCode(status);
+      deadline = daemon.deadline.at();
       continue;
     }
+    RunningDeadline pause(deadline, Clock::now());
     std::this_thread::sleep_for(kRetryPause);
+    pause.Passed(Clock::now());
+    deadline = pause.at();
   }
 }
 

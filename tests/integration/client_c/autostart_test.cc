@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -143,6 +145,57 @@ TEST_F(AutostartTest, ManyProcessesStartOneDaemonThatInheritsNothingAndEndsByIts
   EXPECT_FALSE(std::filesystem::exists(socket()));
   close(far_up);
   close(secret);
+}
+
+// Of a process: what a rank has spoiled that starts a daemon, one "NAME VALUE" in each line.
+std::string Surroundings(pid_t pid) {
+  const std::string proc = "/proc/" + std::to_string(pid);
+  const auto read = [&](const char* name) {
+    std::ifstream file(proc + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  sched_getaffinity(pid, sizeof cpus, &cpus);
+  std::string text = "cpus " + std::to_string(CPU_COUNT(&cpus)) + "\n";
+  text += "nice " + std::to_string(getpriority(PRIO_PROCESS, static_cast<id_t>(pid))) + "\n";
+  text += "oom " + read("/oom_score_adj");
+  const std::string environment = read("/environ");
+  for (const char* name : {"LD_PRELOAD=", "MALLOC_ARENA_MAX="}) {
+    if (environment.find(name) != std::string::npos) text += name + std::string("\n");
+  }
+  return text;
+}
+
+TEST_F(AutostartTest, ADaemonDoesNotRunAsTheRankDoesThatHappensToStartIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may raise what a rank has lowered";
+  const std::string usual = Surroundings(getpid());
+  RankProcess rank([&](Link& link) -> std::string {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    setpriority(PRIO_PROCESS, 0, 15);
+    std::ofstream("/proc/self/oom_score_adj") << "300";
+    setenv("MALLOC_ARENA_MAX", "1", 1);
+    setenv("LD_PRELOAD", "/lib/x86_64-linux-gnu/libutil.so.1", 1);
+    epd_client* client = nullptr;
+    if (std::string problem = ConnectAnywhere(&client); !problem.empty()) return problem;
+    link.Say("connected");
+    link.Hear();
+    epd_disconnect(client);
+    return "";
+  });
+  ASSERT_EQ(rank.link().Hear(), "connected");
+  const std::vector<pid_t> daemons = Daemons();
+  ASSERT_EQ(daemons.size(), 1u);
+  const std::string key = "event=\"worker ready\" worker_pid=";
+  EXPECT_TRUE(Eventually(10, [&] { return Log().find(key) != std::string::npos; }));
+  const std::string log = Log();
+  const int worker = std::stoi(log.substr(log.find(key) + key.size(), 12));
+  for (const pid_t pid : {daemons[0], worker}) EXPECT_EQ(Surroundings(pid), usual) << Log();
+  rank.link().Say("go");
+  EXPECT_EQ(rank.Finish(), "");
 }
 
 TEST_F(AutostartTest, AClientThatMeetsADaemonOnItsWayOutGetsAnother) {
@@ -311,6 +364,35 @@ TEST_F(AutostartTest, WhatAKilledDaemonLeftIsRemovedByTheNextWhoFindsNobodyThere
   })) << ConnectAndLeave();
   for (const std::string& left : {socket(), grpc, socket() + ".lock"})
     EXPECT_FALSE(std::filesystem::exists(left)) << left;
+  unsetenv("EPD_SOCKET");
+}
+
+// A cleaner has taken its lock file, and somebody has put another socket in its place; it is stopped, so that it cannot mend that.
+TEST_F(AutostartTest, WhatALivingDaemonHasIsNotRemovedAndItMakesItsSocketAnew) {
+  epd_client* before = nullptr;
+  ASSERT_EQ(ConnectAnywhere(&before), "");
+  const std::vector<pid_t> daemons = Daemons();
+  ASSERT_EQ(daemons.size(), 1u);
+  const std::string grpc = folder_.path() + "/epd/epd-grpc.sock";
+  ASSERT_EQ(kill(daemons[0], SIGSTOP), 0);
+  std::filesystem::remove(socket() + ".lock");
+  std::ofstream(socket() + ".lock") << "1\n";
+  std::filesystem::remove(socket());
+  {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    socket().copy(address.sun_path, sizeof address.sun_path - 1);
+    const int stale = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(bind(stale, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    close(stale);
+  }
+  setenv("EPD_SOCKET", socket().c_str(), 1);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("no epd answers"));
+  EXPECT_TRUE(std::filesystem::exists(grpc)) << "somebody is behind it";
+  kill(daemons[0], SIGCONT);
+  EXPECT_TRUE(Eventually(10, [] { return ConnectAndLeave().empty(); })) << Log();
+  EXPECT_EQ(Daemons(), daemons);
+  epd_disconnect(before);
   unsetenv("EPD_SOCKET");
 }
 
