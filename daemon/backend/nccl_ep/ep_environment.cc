@@ -81,6 +81,17 @@ void TellPlaces(const std::string& library, const std::string& nccl, const std::
   }
 }
 
+// Why this user makes nothing in `folder`, which a variable names; "": it may. One that is missing may be made in the one above.
+std::string WhyNotBelow(const std::string& folder) {
+  if (folder[0] != '/') return " is no absolute path";
+  struct stat entry;
+  if (stat(folder.c_str(), &entry) != 0 && stat(Parent(folder).c_str(), &entry) != 0)
+    return absl::StrCat(" is not there: ", std::strerror(errno));
+  if (entry.st_uid == geteuid() || entry.st_uid == 0) return "";
+  return absl::StrCat(" is a folder of uid ", entry.st_uid,
+                      ", who could not use or remove what uid ", geteuid(), " makes there");
+}
+
 bool MakePrivateFolder(const std::string& path, std::string& problem) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     problem = absl::StrCat(path, ": ", std::strerror(errno));
@@ -98,13 +109,17 @@ bool MakePrivateFolder(const std::string& path, std::string& problem) {
 }  // namespace
 
 std::string CacheFolder(std::string& problem) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
   std::string base = absl::StrCat("/tmp/epd-cache-", geteuid());
-  if (cache != nullptr && *cache == '/') {
-    base = cache;
-  } else if (home != nullptr && *home == '/') {
-    base = absl::StrCat(home, "/.cache");
+  for (const char* name : {"XDG_CACHE_HOME", "HOME"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    problem = WhyNotBelow(value);
+    if (!problem.empty()) {
+      problem = absl::StrCat(name, "=", value, problem);
+      return "";
+    }
+    base = absl::StrCat(value, absl::string_view(name) == "HOME" ? "/.cache" : "");
+    break;
   }
   mkdir(base.c_str(), 0700);  // Says nothing that the next one does not.
   for (const char* part : {"/epd", "/nccl_ep"}) {

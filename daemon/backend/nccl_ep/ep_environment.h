@@ -18,7 +18,8 @@ absl::StatusOr<const Table*> OpenLibrary(const std::string& program, const std::
                                          int ordinal);
 
 // A folder for what the library compiles that nobody else can write to: in XDG_CACHE_HOME, else in HOME's
-// .cache, else in /tmp. "" and the reason in `problem` when there is none.
+// .cache, else, where neither is set, in /tmp. A variable that is relative, names nothing, or names another user's folder (as with sudo -E:
+// that user could not use or remove what is made there) is refused. "" and the reason in `problem` when there is none.
 std::string CacheFolder(std::string& problem);
 
 }  // namespace epd::nccl_ep
