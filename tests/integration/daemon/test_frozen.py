@@ -108,12 +108,13 @@ _WAYS = [
 class _Ranks:
     """Two processes that call again and again, of which rank 1 is late."""
 
-    def __init__(self, epd: running_epd.RunningEpd):
-        self._files = [epd.folder / f"rank{rank}" for rank in (0, 1)]
+    def __init__(self, *epds: running_epd.RunningEpd):
+        self._files = [epds[0].folder / f"rank{rank}" for rank in (0, 1)]
         self.processes = []
         for rank, late in ((0, 0), (1, _LATE_S)):
+            socket = epds[rank % len(epds)].socket
             with self._files[rank].open("wb") as out:
-                command = [sys.executable, _RANK, epd.socket, str(rank), "2", str(late)]
+                command = [sys.executable, _RANK, socket, str(rank), "2", str(late)]
                 self.processes.append(
                     subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
                 )
@@ -170,6 +171,34 @@ def test_no_call_fails_for_the_time_in_which_nobody_ran(make, what):
         assert ranks.failures() == []
         assert worker_processes.of(epd.process.pid) == [worker]
         assert "did not run" in epd.log()
+
+
+@pytest.mark.parametrize("make", _WAYS)
+def test_two_nodes_that_are_frozen_together_find_each_other_as_they_were(make):
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for number, name in enumerate("ab"):
+            flags = [f"--node={name}", f"--listen=127.0.0.{number + 1}:0", "--heartbeat=1s"]
+            if nodes:
+                line = next(one for one in nodes[0].log().splitlines() if '"serving"' in one)
+                flags.append("--coordinator=" + line.split(" listen=")[1].split()[0])
+            node = running_epd.RunningEpd("--start_grace=0", *_deadlines(), *flags)
+            nodes.append(stack.enter_context(node))
+        ranks = stack.enter_context(contextlib.closing(_Ranks(*nodes)))
+        wait.until(lambda: ranks.num_good() > 1, "the ranks call", 60)
+        workers = [node.worker_pid() for node in nodes]
+        parts = [
+            [worker, node.process.pid, rank.pid]
+            for worker, node, rank in zip(workers, nodes, ranks.processes, strict=True)
+        ]
+        with _stopped(make, *parts, seconds=_STOPPED_S):
+            good = ranks.num_good()
+            wait.until(lambda: ranks.num_good() > good + 1, "the ranks go on", 60)
+        assert ranks.failures() == []
+        for node, worker in zip(nodes, workers, strict=True):
+            assert worker_processes.of(node.process.pid) == [worker]
+            assert "did not run" in node.log()
+            assert "lost" not in node.log(), node.log()
 
 
 def test_a_join_waits_as_much_longer_as_nobody_ran():
