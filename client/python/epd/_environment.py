@@ -115,6 +115,10 @@ def command_buffers() -> bool:
     return text == "on"
 
 
+# Of the daemon that the machine's administrator looks after.
+NODE_SOCKET = "/run/epd/epd.sock"
+
+
 def socket_path() -> str:
     """The socket asked for, or "": the C library looks for one."""
     return os.environ.get("EPD_SOCKET", "")

@@ -171,6 +171,13 @@ def identity(given: str | None, nonce: str, *, store: str) -> tuple[str, str]:
     return "-".join(word for word in words if word), run
 
 
+# Processes that have no store in common cannot tell each other which daemon they see.
+_ALONE = (
+    "if they run: this process is with the private epd at {path}, and one in another container, or with another runtime folder, has"
+    " one of its own, where it waits for this rank; share the folder, or give all one epd and its socket as EPD_SOCKET"
+)
+
+
 class Library:
     """A library that offers epd_program.h. ImportError, saying what to do, if it cannot be loaded."""
 
@@ -230,13 +237,24 @@ class Library:
         """Opens the process's session with the daemon and returns the path of its socket. EpError if there is none."""
         daemon = _environment.daemon_path().encode()
         self.checked(self.c.epd_program_connect, socket_path.encode(), daemon)
+        return self._socket_path()
+
+    def _socket_path(self) -> str:
+        """Of the daemon that this process has a session with; "" without one."""
         buffer = ctypes.create_string_buffer(4096)
         self.c.epd_program_socket_path(buffer, len(buffer))
         return buffer.value.decode()
 
     def join(self, group: ctypes.Structure) -> None:
         """Joins the groups of all domains held here, see _group_struct; collective; EpError with the cause."""
-        self.checked(self.c.epd_program_join, ctypes.byref(group))
+        try:
+            self.checked(self.c.epd_program_join, ctypes.byref(group))
+        except EpError as error:
+            path = self._socket_path()
+            is_private = path not in ("", _environment.NODE_SOCKET, _environment.socket_path())
+            if error.code != "DEADLINE_EXCEEDED" or not is_private:
+                raise
+            raise EpError(error.code, f"{error}; {_ALONE.format(path=path)}") from None
 
     def wait(self, alias: str) -> None:
         """Waits until the ranks held here are in their groups, joining again after a loss. EpError: a loss, once; or the cause."""

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 import false_alarms
 import pytest
-from harness import HERE, clean_environment, python, running_daemon
+import wait
+from harness import (
+    HERE,
+    binary,
+    clean_environment,
+    epds_of,
+    python,
+    running_daemon,
+    short_folder,
+)
 
 _SCRIPT = str(HERE / "scripts" / "by_rank.py")
 _REPLACED = str(HERE / "scripts" / "replaced.py")
@@ -96,6 +105,40 @@ def test_a_process_that_cannot_name_its_job_is_refused_and_one_that_holds_all_ra
             assert ended.returncode == status, ended.stderr
             if status:
                 assert "ValueError" in ended.stderr and "EPD_JOB" in ended.stderr, ended.stderr
+
+
+def test_ranks_that_each_have_a_private_daemon_are_told_where_they_waited():
+    """As in containers of their own. They have no store in common, so nobody can say it before the deadline."""
+    sizes = "num_experts=2, max_tokens_per_rank=8, recv_capacity_per_rank=64, hidden_dim=8"
+    with short_folder() as one, short_folder() as other:
+        ranks = []
+        for rank, folder in enumerate((one, other)):
+            folder.chmod(0o700)
+            environment = clean_environment(
+                XDG_RUNTIME_DIR=str(folder),
+                EPD_PROGRAM=binary("epd"),
+                EPD_FORM_TIMEOUT="3",
+                EPD_JOB="apart",
+            )
+            code = f"from epd.jax import Group; Group.join('g', 2, {rank}, {sizes})"
+            ranks.append(
+                subprocess.Popen(
+                    python("-c", code),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        try:
+            said = [rank.communicate(timeout=100)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        for rank, folder in enumerate((one, other)):
+            assert f"missing: ranks {1 - rank}" in said[rank], said[rank]
+            assert f"with the private epd at {folder}/epd/epd.sock" in said[rank], said[rank]
+            wait.until(lambda f=folder: not epds_of(f), "the private epd to end")
 
 
 def test_a_client_of_another_framework_exchanges_through_the_c_interface_and_attaches_again():

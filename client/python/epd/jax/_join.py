@@ -16,7 +16,6 @@ from epd.jax.mesh import domain_grid
 
 _log = logging.getLogger("epd.jax")
 _RESULTS_SECONDS = 10.0
-_NODE_SOCKET = "/run/epd/epd.sock"
 
 
 def _name_of(device: jax.Device) -> str:
@@ -82,7 +81,7 @@ def connect(others: Sequence[int] = ()) -> str:
     if not asked and agreed != path:
         _ffi.finalize("")  # Closes the session with the daemon that only this process found.
         path = _ffi.connect(agreed)
-    is_private = not asked and path != _NODE_SOCKET
+    is_private = not asked and path != _environment.NODE_SOCKET
     _job.check_one_daemon(path if is_private else "", others)
     return path
 
