@@ -116,6 +116,8 @@ def test_epd_whose_lock_file_was_removed_keeps_its_sockets_and_its_end_takes_no_
         client.attach()
     # Else it makes them anew.
     first.send_signal(signal.SIGSTOP)
+    stat = pathlib.Path(f"/proc/{first.pid}/stat")
+    wait.until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
     for name in ("epd.sock", "epd-grpc.sock"):
         (daemon.folder / name).unlink()
     later = epd_process.Daemon(daemon.folder)
