@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -89,6 +90,8 @@ def _run_failed_again(cases: list[tally.Case]) -> list[tally.Case]:
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
+    # A shell ignores it in what it runs in the background, and tests of Ctrl-C would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.geteuid() != 0:
         os.environ["EPD_DUMPABLE"] = "yes"  # Tests count descriptors of epd and its workers.
     (_ROOT / "out").mkdir(exist_ok=True)
