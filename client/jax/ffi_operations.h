@@ -37,7 +37,7 @@ struct SiteState : CallSite {
   // Of calls on GPUs; made by the first of them. Goes with the executable.
   std::shared_ptr<program::DeviceSites> devices;
 
-  static ::xla::ffi::TypeId id;  // Given by XLA when it first asks about a handler.
+  static ::xla::ffi::TypeId id;  // Ours: ffi_site.cc.
 };
 
 using Scalar = ::xla::ffi::Buffer<::xla::ffi::S32>;

@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,7 +11,9 @@
 
 namespace epd::jax {
 
-::xla::ffi::TypeId SiteState::id = {};
+// Of our own choice, since the handler's API is not one: JAX's CPU and its CUDA plugin have a registry of types each, and one
+// would give a number that the other gives to somebody else. Large, for they count from 1.
+::xla::ffi::TypeId SiteState::id = {0x65706431};
 
 namespace {
 
@@ -18,20 +21,23 @@ namespace ffi = ::xla::ffi;
 
 XLA_FFI_TypeInfo call_site_info = ffi::MakeTypeInfo<SiteState>();
 
-// Registers the state's type with XLA the first time XLA asks about the handler. jaxlib registers
+// Registers the state's type with each XLA the first time that one asks about a handler. jaxlib registers
 // queued handlers before queued types, so a type registered from Python at import comes too late
 // and kills the backend.
 XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
   static client::Mutex mutex;
+  static auto* const known = new std::set<const XLA_FFI_Api*>;  // XLA's threads outlive main().
   const client::MutexLock lock(mutex);
-  if (SiteState::id.type_id != 0) return nullptr;
+  if (known->count(api) != 0) return nullptr;
   static constexpr std::string_view kName = "epd1.CallSite";
   XLA_FFI_Type_Register_Args args = {};
   args.struct_size = XLA_FFI_Type_Register_Args_STRUCT_SIZE;
   args.name = {kName.data(), kName.size()};
   args.type_id = &SiteState::id;
   args.type_info = &call_site_info;
-  return api->XLA_FFI_Type_Register(&args);
+  XLA_FFI_Error* const error = api->XLA_FFI_Type_Register(&args);
+  if (error == nullptr) known->insert(api);
+  return error;
 }
 
 template <typename T>

@@ -1,6 +1,7 @@
 #include "tests/unit/client/jax/call_frame.h"
 
 #include <algorithm>
+#include <map>
 
 // What XLA keeps opaque.
 struct XLA_FFI_Error {
@@ -16,8 +17,12 @@ struct XLA_FFI_ExecutionContext {
 namespace epd::jax {
 namespace {
 
-// Of the one type that handlers register: how its objects are destroyed.
-const XLA_FFI_TypeInfo* registered = nullptr;
+// A runtime's types by number, and how their objects are destroyed. Each gives out numbers of its own, from 1.
+struct Registry {
+  std::map<int64_t, const XLA_FFI_TypeInfo*> types;
+  const int64_t first;
+};
+Registry registries[FakeSite::kNumRuntimes] = {{{}, 1}, {{}, 2}};
 
 XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) {
   return new XLA_FFI_Error{static_cast<int>(args->errc), args->message};
@@ -26,16 +31,26 @@ void GetMessage(XLA_FFI_Error_GetMessage_Args* args) {
   args->message = args->error->message.c_str();
 }
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
+XLA_FFI_Error* Internal(const char* why) { return new XLA_FFI_Error{13, why}; }
+template <int runtime>
 XLA_FFI_Error* RegisterType(XLA_FFI_Type_Register_Args* args) {
-  args->type_id->type_id = 7;
-  registered = args->type_info;
+  Registry& registry = registries[runtime];
+  int64_t& id = args->type_id->type_id;
+  if (id == 0) id = registry.first;
+  if (!registry.types.emplace(id, args->type_info).second) return Internal("registered twice");
   return nullptr;
 }
+template <int runtime>
 XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
+  if (registries[runtime].types.count(args->type_id->type_id) == 0)
+    return Internal("the state's type is not registered here");
   args->ctx->state = args->state;
   return nullptr;
 }
+template <int runtime>
 XLA_FFI_Error* GetState(XLA_FFI_State_Get_Args* args) {
+  if (registries[runtime].types.count(args->type_id->type_id) == 0)
+    return Internal("the state's type is not registered here");
   args->state = args->ctx->state;
   return nullptr;
 }
@@ -53,7 +68,8 @@ XLA_FFI_Error* GetRunId(XLA_FFI_RunId_Get_Args* args) {
   return nullptr;
 }
 
-const XLA_FFI_Api& Api() {
+template <int runtime>
+const XLA_FFI_Api& ApiOf() {
   static const XLA_FFI_Api api = [] {
     XLA_FFI_Api made = {};
     made.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -63,9 +79,9 @@ const XLA_FFI_Api& Api() {
     made.XLA_FFI_Error_Create = &CreateError;
     made.XLA_FFI_Error_GetMessage = &GetMessage;
     made.XLA_FFI_Error_Destroy = &DestroyError;
-    made.XLA_FFI_Type_Register = &RegisterType;
-    made.XLA_FFI_State_Set = &SetState;
-    made.XLA_FFI_State_Get = &GetState;
+    made.XLA_FFI_Type_Register = &RegisterType<runtime>;
+    made.XLA_FFI_State_Set = &SetState<runtime>;
+    made.XLA_FFI_State_Get = &GetState<runtime>;
     made.XLA_FFI_Stream_Get = &GetStream;
     made.XLA_FFI_DeviceOrdinal_Get = &GetDevice;
     made.XLA_FFI_RunId_Get = &GetRunId;
@@ -74,10 +90,12 @@ const XLA_FFI_Api& Api() {
   return api;
 }
 
-XLA_FFI_CallFrame EmptyFrame(XLA_FFI_ExecutionStage stage) {
+const XLA_FFI_Api& Api(int runtime) { return runtime == 0 ? ApiOf<0>() : ApiOf<1>(); }
+
+XLA_FFI_CallFrame EmptyFrame(XLA_FFI_ExecutionStage stage, int runtime) {
   XLA_FFI_CallFrame frame = {};
   frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
-  frame.api = &Api();
+  frame.api = &Api(runtime);
   frame.stage = stage;
   frame.args.struct_size = XLA_FFI_Args_STRUCT_SIZE;
   frame.rets.struct_size = XLA_FFI_Rets_STRUCT_SIZE;
@@ -95,7 +113,7 @@ Outcome Take(XLA_FFI_Error* error) {
 }  // namespace
 
 FakeSite::~FakeSite() {
-  if (state_ != nullptr) registered->deleter(state_);
+  if (state_ != nullptr) registries[runtime_].types.begin()->second->deleter(state_);
 }
 
 void FakeSite::Attribute(const std::string& name, int64_t value) {
@@ -129,7 +147,7 @@ Outcome FakeSite::Instantiate() {
 }
 
 Outcome FakeSite::Run(Handler* handler, XLA_FFI_ExecutionStage stage, int device, void* stream) {
-  XLA_FFI_CallFrame frame = EmptyFrame(stage);
+  XLA_FFI_CallFrame frame = EmptyFrame(stage, runtime_);
   XLA_FFI_ExecutionContext context{.state = state_, .stream = stream, .device = device};
   frame.ctx = &context;
   const bool with_buffers = stage != XLA_FFI_ExecutionStage_INSTANTIATE;
@@ -188,7 +206,7 @@ XLA_FFI_Handler_Traits FakeSite::TraitsOf(Handler* handler) {
   extension.extension_base.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE;
   extension.extension_base.type = XLA_FFI_Extension_Metadata;
   extension.metadata = &metadata;
-  XLA_FFI_CallFrame frame = EmptyFrame(XLA_FFI_ExecutionStage_EXECUTE);
+  XLA_FFI_CallFrame frame = EmptyFrame(XLA_FFI_ExecutionStage_EXECUTE, 0);
   frame.extension_start = &extension.extension_base;
   (void)Take(handler(&frame));
   return metadata.traits;

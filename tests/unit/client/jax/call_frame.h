@@ -1,4 +1,5 @@
-// A runtime of XLA's that knows nothing but one call: enough of its C interface to run a handler.
+// Runtimes of XLA's that know nothing but one call: enough of the C interface to run a handler. Two, for JAX's CPU and its CUDA
+// plugin are two in one process: each with its own registry of types, and neither knows the other's.
 #pragma once
 
 #include <xla/ffi/api/c_api.h>
@@ -22,8 +23,10 @@ struct Outcome {
 // One call site: instantiated once, then initialised and executed as often as wanted.
 class FakeSite {
  public:
-  FakeSite(Handler* instantiate, Handler* initialize, Handler* execute)
-      : instantiate_(instantiate), initialize_(initialize), execute_(execute) {}
+  static constexpr int kNumRuntimes = 2;
+
+  FakeSite(Handler* instantiate, Handler* initialize, Handler* execute, int runtime = 0)
+      : instantiate_(instantiate), initialize_(initialize), execute_(execute), runtime_(runtime) {}
   ~FakeSite();
   FakeSite(const FakeSite&) = delete;
   FakeSite& operator=(const FakeSite&) = delete;
@@ -55,6 +58,7 @@ class FakeSite {
   Handler* const instantiate_;
   Handler* const initialize_;
   Handler* const execute_;
+  const int runtime_;
   std::vector<std::pair<std::string, int64_t>> numbers_;
   std::vector<std::pair<std::string, std::string>> texts_;
   std::vector<std::unique_ptr<Buffer>> operands_;

@@ -67,7 +67,7 @@ RoutingSpec Spec() {
 
 // The executable of one process: five call sites, and the buffers that XLA gave them.
 struct Process {
-  explicit Process(int device) : device(device) {
+  explicit Process(int device, int runtime = 0) : device(device) {
     sites = FiveSites({.ranks = kR,
                        .experts = StreamNode::kNumExperts,
                        .local_experts = 2,
@@ -77,7 +77,8 @@ struct Process {
                        .hidden = kH,
                        .tokens = kT,
                        .capacity = kC,
-                       .plan_bytes = static_cast<int64_t>(plan.size)},
+                       .plan_bytes = static_cast<int64_t>(plan.size),
+                       .runtime = runtime},
                       {.topk = topk.data,
                        .tokens = tokens.data,
                        .weights = weights.data,
@@ -270,6 +271,18 @@ TEST_F(CudaHandlersTest, ExecutablesAndGraphsGoInAnyOrder) {
   const Outcome outcome = processes_[0]->Execute(node_.stream(0));
   EXPECT_EQ(outcome.code, 9) << outcome.message;
   processes_.clear();
+}
+
+// As a program on a GPU that has compiled for the CPU before.
+TEST_F(CudaHandlersTest, TwoRuntimesOfOneProcessKnowTheStatesOfTheHandlers) {
+  for (uint32_t r = 0; r < kR; ++r) {
+    processes_[r] = std::make_unique<Process>(static_cast<int>(r), 1);
+    const Outcome outcome = Load(processes_[r]->sites, static_cast<int>(r));
+    ASSERT_TRUE(outcome.ok()) << outcome.message;
+  }
+  Refill(3);
+  ExecuteAll();
+  CheckOutputs();
 }
 
 // There is none where these tests run, or what there is works; never a text without a reason.

@@ -18,7 +18,8 @@ namespace epd::jax {
 namespace {
 
 std::unique_ptr<FakeSite> NewSite(const SiteSizes& sizes, Handler* instantiate, Handler* execute) {
-  auto site = std::make_unique<FakeSite>(instantiate, &epd_jax_cuda_initialize, execute);
+  auto site =
+      std::make_unique<FakeSite>(instantiate, &epd_jax_cuda_initialize, execute, sizes.runtime);
   site->Attribute("alias", "default");
   site->Attribute("name", "");
   site->Attribute("program", "jit_step");

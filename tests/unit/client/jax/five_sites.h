@@ -22,6 +22,7 @@ struct SiteSizes {
   int64_t capacity = 0;   // C
   int64_t plan_bytes = 0;
   const char* scope = "";  // Where the calls stand in their program.
+  int runtime = 0;         // Of FakeSite::kNumRuntimes.
 };
 
 // Memory of a device.
