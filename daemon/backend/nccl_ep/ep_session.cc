@@ -84,20 +84,30 @@ absl::Status EpSession::Enter() {
   return WarmUp();
 }
 
-// The library takes "in progress" for a failure, and the parent's calls do not block.
+// The library takes "in progress" for a failure, so what is split off blocks. The parent's calls do not: it says how far the
+// split is, and NCCL writes the new communicator only at the split's end, from a thread of its own (NCCL 2.28, init.cc).
 absl::Status EpSession::Split() {
   cuda::NcclConfig config;
   config.blocking = 1;
   const cuda::NcclTable& nccl = *options_.nccl;
   const absl::Time deadline = absl::Now() + options_.form_limit;
   cuda::NcclResult code = nccl.split(options_.parent, 0, options_.rank, &comm_, &config);
-  while (code == cuda::kNcclInProgress && absl::Now() < deadline) {
+  const auto is_made = [this] { return __atomic_load_n(&comm_, __ATOMIC_ACQUIRE) != nullptr; };
+  const auto is_open = [&] {
+    return code == cuda::kNcclInProgress || (code == cuda::kNcclSuccess && !is_made());
+  };
+  while (is_open() && absl::Now() < deadline) {
     usleep(500);
     cuda::NcclResult reported = cuda::kNcclSuccess;
     code = nccl.get_async_error(options_.parent, &reported);
     if (code == cuda::kNcclSuccess) code = reported;
   }
-  if (code == cuda::kNcclSuccess && comm_ != nullptr) return absl::OkStatus();
+  if (code == cuda::kNcclSuccess && is_made()) return absl::OkStatus();
+  if (is_open()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("ncclCommSplit for NCCL EP has given no communicator in ",
+                     absl::FormatDuration(options_.form_limit)));
+  }
   return absl::InternalError(absl::StrCat("ncclCommSplit for NCCL EP returned ", code));
 }
 

@@ -64,7 +64,8 @@ struct Comm {
   bool finalized = false;
   bool destroyed = false;
   int num_children = 0;
-  std::shared_ptr<Comm> forming;        // The last that was split off, until all members are in it.
+  std::shared_ptr<Comm> forming;        // The last that was split off, until all members are in it,
+  NcclComm* forming_out = nullptr;      // and where its handle goes then.
   std::map<int, uint64_t> groups_with;  // By peer.
 
   std::string File(char kind, int of) const { return folder + "/" + kind + std::to_string(of); }
@@ -237,7 +238,8 @@ void PutGroup(Group group) {
   g_mail.put(stream, [shared = std::make_shared<Group>(std::move(group))] { return Run(*shared); });
 }
 
-// Whoever splits has all members of the parent with him.
+// Whoever splits has all members of the parent with him. As NCCL 2.28 does (init.cc, ncclCommSplit): of a parent whose calls do
+// not block it returns success with no communicator, which its own thread writes once it is made.
 NcclResult Split(NcclComm parent, int, int key, NcclComm* out, NcclConfig* config) {
   const std::lock_guard lock(g_mutex);
   const std::shared_ptr<Comm> from = Find(parent, "ncclCommSplit");
@@ -249,10 +251,10 @@ NcclResult Split(NcclComm parent, int, int key, NcclComm* out, NcclConfig* confi
   comm->blocks = config->blocking != 0;
   mkdir(comm->folder.c_str(), 0700);
   comm->Mark('r');
-  from->forming = comm;
-  *out = reinterpret_cast<NcclComm>(g_next++);
-  g_comms[*out] = std::move(comm);
-  return kNcclInProgress;
+  from->forming = std::move(comm);
+  from->forming_out = out;
+  *out = nullptr;
+  return kNcclSuccess;
 }
 
 bool IsForming(Comm& comm) {
@@ -260,6 +262,9 @@ bool IsForming(Comm& comm) {
   for (int peer = 0; peer < comm.num_ranks; ++peer) {
     if (!comm.forming->Has('r', peer)) return true;
   }
+  const auto handle = reinterpret_cast<NcclComm>(g_next++);
+  g_comms[handle] = std::move(comm.forming);
+  *comm.forming_out = handle;
   comm.forming.reset();
   return false;
 }
