@@ -13,6 +13,10 @@ namespace epd::client {
 // Not thread-safe: under the group's mutex.
 class OwnedSites {
  public:
+  // So that the next Add needs no memory.
+  void MakeRoom() {
+    if (sites_.size() == sites_.capacity()) sites_.reserve(2 * sites_.size() + 1);
+  }
   void Add(std::unique_ptr<StreamSite> site) { sites_.push_back({.site = std::move(site)}); }
   void Retire(const StreamSite& site, Clock::time_point now);
   // Destroys those that were retired and have armed nothing for a while.

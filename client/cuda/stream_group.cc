@@ -36,7 +36,9 @@ bool IsRefusal(Code code) {
 
 }  // namespace
 
-HeldSite::~HeldSite() { group_->Retire(site_, scratch_); }
+HeldSite::~HeldSite() {
+  if (site_ != nullptr) group_->Retire(site_, scratch_);
+}
 
 StreamGroup::StreamGroup(const StreamGroupArgs& args)
     : args_(args),
@@ -130,16 +132,21 @@ RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
 }
 
 Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* out) {
-  std::unique_ptr<StreamSite> site;
-  if (Status s = StreamSite::Create(slots_, *progress_, call, &site); !s.ok())
+  std::unique_ptr<StreamSite> made;
+  if (Status s = StreamSite::Create(slots_, *progress_, call, &made); !s.ok())
     return InPlace(std::move(s));
-  MutexLock lock(mutex_);
-  int scratch = -1;
-  if (Status s = scratch_.Take(call, &scratch); !s.ok()) return InPlace(std::move(s));
-  if (adopted_) site->Enter(*formation_);
-  if (quiet_) site->Forget();
-  *out = std::make_unique<HeldSite>(shared_from_this(), site.get(), scratch);
-  sites_.Add(std::move(site));
+  auto held = std::make_unique<HeldSite>(shared_from_this());
+  {
+    MutexLock lock(mutex_);
+    sites_.MakeRoom();
+    if (Status s = scratch_.Take(call, &held->scratch_); !s.ok()) return InPlace(std::move(s));
+    // From here what throws retires the site, as its end does: outside of the lock.
+    held->site_ = made.get();
+    sites_.Add(std::move(made));
+    if (adopted_) held->site_->Enter(*formation_);
+    if (quiet_) held->site_->Forget();
+  }
+  *out = std::move(held);
   return {};
 }
 

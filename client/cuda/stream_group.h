@@ -49,8 +49,7 @@ class StreamGroup;
 // A site of a group; dropping it gives it back, whatever its streams still do.
 class HeldSite {
  public:
-  HeldSite(std::shared_ptr<StreamGroup> group, StreamSite* site, int scratch)
-      : group_(std::move(group)), site_(site), scratch_(scratch) {}
+  explicit HeldSite(std::shared_ptr<StreamGroup> group) : group_(std::move(group)) {}
   ~HeldSite();
   HeldSite(const HeldSite&) = delete;
   HeldSite& operator=(const HeldSite&) = delete;
@@ -58,8 +57,8 @@ class HeldSite {
  private:
   friend class StreamGroup;
   const std::shared_ptr<StreamGroup> group_;
-  StreamSite* const site_;
-  const int scratch_;  // Of a prepare, or of a move of this rank's; -1: none.
+  StreamSite* site_ = nullptr;  // The group's, which lets go of it once this is gone.
+  int scratch_ = -1;            // Of a prepare, or of a move of this rank's; -1: none.
 };
 
 // Thread-safe.

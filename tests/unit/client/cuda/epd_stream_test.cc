@@ -9,10 +9,13 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "client/c/status.h"
 #include "client/cuda/stream_handles.h"
 #include "kernels/routing_plan.h"
+#include "tests/fakes/failing_memory.h"
 #include "tests/unit/client/cuda/header_in_c.h"
 #include "tests/unit/client/cuda/stream_node.h"
 
@@ -222,6 +225,50 @@ TEST_F(EpdStreamTest, HandlesAndBuffersAreChecked) {
   EXPECT_EQ(epd_stream_open(&open, &streams, &error), invalid);
   EXPECT_THAT(error.message, HasSubstr("args.group must not be NULL"));
   EXPECT_EQ(streams, nullptr);
+}
+
+// Each allocation of a call fails once. What the call had taken by then is given back: in the end all sites are to be had.
+TEST_F(EpdStreamTest, WhereverMemoryRunsOutTheFunctionReturns) {
+  constexpr int kMostAllocations = 300;
+  epd_stream_group* const streams = ranks_[0]->streams;
+  epd_stream_site* site = nullptr;
+  const auto fail_each = [&](const char* name, auto call) {
+    int64_t count = 0;
+    for (bool failed = true; failed && count < kMostAllocations; ++count) {
+      epd_error error = NewError();
+      testing::t_allocations_left = count;
+      int code = 0;
+      EXPECT_NO_THROW(code = call(error)) << name << ", allocation " << count;
+      failed = testing::t_allocations_left < 0;
+      testing::t_allocations_left = -1;
+      EXPECT_NE(code, static_cast<int>(Code::kInternal)) << name << ": " << error.message;
+    }
+    EXPECT_LT(count, kMostAllocations) << name;
+  };
+  fail_each("epd_stream_open", [&](epd_error& error) {
+    epd_stream_open_args open = {};
+    open.struct_size = sizeof open;
+    epd_stream_group* none = nullptr;
+    return epd_stream_open(&open, &none, &error);
+  });
+  fail_each("epd_stream_check", [&](epd_error& e) { return epd_stream_check(streams, &e); });
+  fail_each("epd_stream_add_site", [&](epd_error& error) {
+    epd_stream_call call = Rank::Sizes();
+    call.operation = EPD_STREAM_PREPARE;
+    call.name = "a name that is too long to lie in the string itself";
+    if (site != nullptr) epd_stream_remove_site(std::exchange(site, nullptr));
+    return epd_stream_add_site(streams, &call, &site, &error);
+  });
+  ASSERT_NE(site, nullptr);
+  fail_each("epd_stream_put", [&](epd_error& error) {
+    epd_stream_buffers none = {};
+    none.struct_size = sizeof none;
+    return epd_stream_put(site, &none, node_.stream(0), &error);
+  });
+  epd_stream_remove_site(site);
+  AddSites();
+  PutAll();
+  ExpectOutputs();
 }
 
 }  // namespace
