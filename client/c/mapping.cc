@@ -47,10 +47,11 @@ Status Mapping::Map(int fd, uint64_t bytes, bool writable, Mapping* mapping) {
     const std::string limit = AddressSpaceLimit();
     return MakeStatus(Code::kResourceExhausted, "cannot map %llu bytes of shared memory: %s%s",
                       static_cast<unsigned long long>(bytes), std::strerror(error),
-                      limit.empty() ? ""
-                                    : ("; the address space of this process is limited (" + limit +
-                                       "): raise ulimit -v, or ask for fewer tokens per rank")
-                                          .c_str());
+                      limit.empty()
+                          ? ""
+                          : ("; the address space of this process is limited (" + limit +
+                             "): raise ulimit -v, or start epd with a smaller staging_bytes")
+                                .c_str());
   }
   Mapping made;
   made.data_ = static_cast<std::byte*>(data);
