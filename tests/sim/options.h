@@ -37,12 +37,15 @@ enum class Bug {
   kAnswerForOthers,    // One worker's answer is taken for that of its node's others, too.
   kDeafCoordinator,    // Its clock runs on while nothing reaches it.
   kLeaverLingers,      // A session that has left its groups is said to hold staging when it ends.
+  kClockRunsOn,        // What everybody lost in a freeze is held against those who wait.
 };
 
 struct Options {
   uint64_t seed = 1;
   int events = 200;    // Steps with faults; then faults stop and everything must settle.
   bool stops = false;  // The coordinator is stopped now and then, and goes on.
+  // All are frozen together now and then, and go on: the coordinator, nodes and clients. Not with a data plane.
+  bool freezes = false;
   // With the data plane: engines in the workers, ranks that call. Else workers only answer.
   bool whole = false;
   // 0: two to four by the seed; with a data plane some seeds have more, up to 64.

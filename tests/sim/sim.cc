@@ -22,13 +22,15 @@ bool Flag(const char* arg, const char* name, uint64_t* value) {
 
 int main(int argc, char** argv) {
   uint64_t first = 1, seeds = 10000, events = 200, bug = 0, nodes = 0, sabotage = 0;
-  bool verbose = false, stops = false, whole = false;
+  bool verbose = false, stops = false, freezes = false, whole = false;
   for (int i = 1; i < argc; ++i) {
     const char* arg = argv[i];
     if (std::strcmp(arg, "--verbose") == 0) {
       verbose = true;
     } else if (std::strcmp(arg, "--stops") == 0) {
       stops = true;
+    } else if (std::strcmp(arg, "--freezes") == 0) {
+      freezes = true;
     } else if (std::strcmp(arg, "--whole") == 0) {
       whole = true;
     } else if (!Flag(arg, "--first", &first) && !Flag(arg, "--seeds", &seeds) &&
@@ -36,6 +38,7 @@ int main(int argc, char** argv) {
                !Flag(arg, "--nodes", &nodes) && !Flag(arg, "--sabotage", &sabotage)) {
       std::fprintf(stderr,
                    "usage: sim [--first=1] [--seeds=10000] [--events=200] [--bug=0] [--stops] "
+                   "[--freezes] "
                    "[--whole [--nodes=0] [--sabotage=0]] [--verbose]\n");
       return 2;
     }
@@ -51,6 +54,7 @@ int main(int argc, char** argv) {
     options.bug = static_cast<epd::sim::Bug>(bug);
     options.verbose = verbose;
     options.stops = stops;
+    options.freezes = freezes;
     options.whole = whole;
     options.num_nodes = static_cast<int>(nodes);
     options.sabotage = static_cast<epd::world::Sabotage>(sabotage);
@@ -77,7 +81,7 @@ int main(int argc, char** argv) {
         std::printf(" --whole --nodes=%llu --sabotage=%llu", static_cast<unsigned long long>(nodes),
                     static_cast<unsigned long long>(sabotage));
       }
-      std::printf("%s --verbose\n", stops ? " --stops" : "");
+      std::printf("%s%s --verbose\n", stops ? " --stops" : "", freezes ? " --freezes" : "");
       return 1;
     }
   }

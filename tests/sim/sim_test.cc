@@ -18,8 +18,8 @@ std::string Replay(const Options& options) {
   return "replay: bazel run //tests/sim:sim -- --first=" + std::to_string(options.seed) +
          " --seeds=1 --events=" + std::to_string(options.events) +
          " --bug=" + std::to_string(static_cast<int>(options.bug)) +
-         (options.stops ? " --stops" : "") + (options.whole ? " --whole" : "") +
-         " --nodes=" + std::to_string(options.num_nodes) +
+         (options.stops ? " --stops" : "") + (options.freezes ? " --freezes" : "") +
+         (options.whole ? " --whole" : "") + " --nodes=" + std::to_string(options.num_nodes) +
          " --sabotage=" + std::to_string(static_cast<int>(options.sabotage)) + " --verbose";
 }
 
@@ -59,6 +59,20 @@ TEST(SimTest, EveryInvariantHoldsWhereTheCoordinatorIsStoppedNowAndThen) {
     const Outcome outcome = Simulate(options);
     ASSERT_EQ(outcome.violation, "") << Replay(options);
   }
+}
+
+TEST(SimTest, EveryInvariantHoldsWhereAllAreFrozenTogetherNowAndThen) {
+  int ready = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 600;
+    options.freezes = true;
+    const Outcome outcome = Simulate(options);
+    ASSERT_EQ(outcome.violation, "") << Replay(options);
+    ready += outcome.num_ready;
+  }
+  EXPECT_GT(ready, 200) << "the runs form too few groups to prove anything";
 }
 
 TEST(SimTest, EveryInvariantHoldsOverBothPlanes) {
@@ -115,6 +129,7 @@ TEST_P(PlantedBugTest, IsCaughtByItsInvariant) {
     options.whole = options.bug == Bug::kLeaverLingers;
     options.events = options.whole ? 60 : 1500;  // The rarest one needs long lives.
     options.stops = options.bug == Bug::kDeafCoordinator;
+    options.freezes = options.bug == Bug::kClockRunsOn;
     const Outcome outcome = Simulate(options);
     if (outcome.violation.empty()) continue;
     const std::string invariant = outcome.violation.substr(0, outcome.violation.find(':'));
@@ -186,7 +201,8 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{Bug::kSpreadWorkerDeath, {"unharmed"}}, Planted{Bug::kCrossWorkers, {"own_worker"}},
         Planted{Bug::kAnswerForOthers, {"all_ready"}},
         Planted{Bug::kDeafCoordinator, {"hears_first"}},
-        Planted{Bug::kLeaverLingers, {"left_nothing"}}),
+        Planted{Bug::kLeaverLingers, {"left_nothing"}},
+        Planted{Bug::kClockRunsOn, {"frozen_together"}}),
     [](const testing::TestParamInfo<Planted>& info) {
       return "Bug" + std::to_string(static_cast<int>(info.param.bug));
     });

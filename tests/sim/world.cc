@@ -82,13 +82,13 @@ bool World::Step(absl::Time until) {
   int who = -1;  // -1: the queue; -2: the coordinator; -3: the workers; else a node.
   const bool ticks = !CoordinatorStopped() || options_.bug == Bug::kDeafCoordinator;
   if (coordinator_ != nullptr && ticks && options_.bug != Bug::kNoCoordinatorTick &&
-      coordinator_->NextDeadline() < next) {
-    next = coordinator_->NextDeadline();
+      coordinator_->NextDeadline() + coordinator_behind_ < next) {
+    next = coordinator_->NextDeadline() + coordinator_behind_;
     who = -2;
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (nodes_[i].control == nullptr) continue;
-    const absl::Time due = nodes_[i].control->NextDeadline() - nodes_[i].skew;
+    const absl::Time due = ClockOf(i, nodes_[i].control->NextDeadline());
     if (due < next) {
       next = due;
       who = static_cast<int>(i);
@@ -111,7 +111,7 @@ bool World::Step(absl::Time until) {
     queue_.erase(queue_.begin());
     what();
   } else if (who == -2) {
-    const Rendezvous::Effects effects = coordinator_->Tick(now_);
+    const Rendezvous::Effects effects = coordinator_->Tick(CoordinatorNow());
     if (effects.empty() && stuck_ == 0) {  // It only looked: no step of the run.
       --steps_;
       return Step(until);
@@ -128,6 +128,7 @@ void World::RandomAction() {
   const std::optional<size_t> client = RandomClient();
   const size_t node = rng_.Below(nodes_.size());
   if (options_.stops && rng_.Chance(5)) return StopCoordinator();
+  if (options_.freezes && rng_.Chance(5)) return FreezeAll();
   const uint64_t dice = rng_.Below(100);
   if (dice < 22 || !client.has_value()) return NewClient();
   if (dice < 36) return JoinSomething(*client);
@@ -180,7 +181,8 @@ void World::CheckStep() {
     for (const std::string& what : coordinator_->WaitsWithoutEnd())
       invariants_.Fail("no_endless", what);
     // What came due while it stood still is done when it goes on, which may be later in this moment.
-    const absl::Time due = std::max(coordinator_->NextDeadline(), stopped_until_);
+    const absl::Time due =
+        std::max({coordinator_->NextDeadline() + coordinator_behind_, stopped_until_, thawed_at_});
     if (!CoordinatorStopped() && due + kSlack < now_)
       invariants_.Fail("no_endless", "the coordinator is overdue");
   }
@@ -195,7 +197,7 @@ void World::CheckStep() {
     for (const std::string& what : node.control->WaitsWithoutEnd()) {
       invariants_.Fail("no_endless", absl::StrCat(node.name, ": ", what));
     }
-    if (node.control->NextDeadline() + kSlack < NodeNow(i))
+    if (std::max(ClockOf(i, node.control->NextDeadline()), thawed_at_) + kSlack < now_)
       invariants_.Fail("no_endless", node.name + " is overdue");
   }
 }

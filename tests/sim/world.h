@@ -62,6 +62,7 @@ struct Client {
   uint64_t next_request = 1;
   std::map<GroupId, Part> parts;
   std::map<RequestId, std::pair<std::string, std::vector<Rank>>> joining;
+  std::map<RequestId, absl::Time> join_deadlines;  // Of its node's time.
   std::map<std::string, Epoch> epochs_seen;
   absl::Time last_sent;  // The socket keeps the order, in both directions.
   absl::Time last_received;
@@ -78,7 +79,8 @@ struct Worker {
 struct Node {
   std::string name;
   uint64_t incarnation = 0;
-  absl::Duration skew;                   // Its clock is the world's plus this.
+  absl::Duration skew;    // Its clock is the world's plus this,
+  absl::Duration behind;  // and its time is so much behind that: what it lost in freezes.
   std::unique_ptr<NodeControl> control;  // Null: crashed.
   uint64_t connection = 0;               // Zero: none.
   bool has_nccl = true;
@@ -128,7 +130,15 @@ class World {
   void CarryReport(size_t i, uint64_t connection, Incarnation to, const NodeReport& report);
   void DeliverReport(size_t i, const NodeReport& report);
   void DeliverView(size_t i, uint64_t incarnation, const ClusterView& view);
-  absl::Time NodeNow(size_t i) const { return now_ + nodes_[i].skew; }
+  void FreezeAll();
+  void NotePatientJoins();
+  bool NodesAreAsBefore(const std::set<NodeId>& lost_before) const;
+  // A point of the node's time, by the world's clock, and the other way round.
+  absl::Time ClockOf(size_t i, absl::Time time) const {
+    return time - nodes_[i].skew + nodes_[i].behind;
+  }
+  absl::Time NodeNow(size_t i) const { return now_ + nodes_[i].skew - nodes_[i].behind; }
+  absl::Time CoordinatorNow() const { return now_ - coordinator_behind_; }
   size_t IndexOf(const NodeId& id) const;
 
   // ---- world_worker.cc ----
@@ -211,6 +221,10 @@ class World {
   std::vector<Client> clients_;
   std::unique_ptr<Rendezvous> coordinator_;
   absl::Time stopped_until_ = absl::InfinitePast();  // The coordinator.
+  absl::Duration coordinator_behind_;
+  absl::Time thawed_at_ = absl::InfinitePast();        // All, after the last freeze.
+  std::set<std::pair<SessionId, RequestId>> patient_;  // Joins that had time left when it began.
+  std::set<std::string> overdue_;  // Groups that a join's deadline has ended, until all have heard.
   uint64_t next_connection_ = 1;
   uint64_t next_session_ = 1;
   uint64_t next_order_ = 1;

@@ -150,6 +150,7 @@ void World::Join(size_t c, int which, GroupSpec spec, std::vector<Rank> ranks) {
   Log(absl::StrCat("session ", client.session.value, " on ", nodes_[client.node].name, " joins ",
                    Title(spec), " ranks ", DescribeRanks(ranks)));
   const absl::Time deadline = NodeNow(client.node) + absl::Seconds(3) + Delay(17000);
+  client.join_deadlines[request] = deadline;
   std::vector<WorkerName> workers;
   for (const Rank rank : ranks) {
     workers.push_back(WorkerOf(which, rank));

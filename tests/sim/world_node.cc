@@ -1,9 +1,11 @@
 // Nodes, the coordinator, and the network between them: streams break, messages are late, overtaken
 // and repeated.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/running_time.h"
 #include "tests/sim/world.h"
 
 namespace epd::sim {
@@ -55,7 +57,7 @@ void World::StartCoordinator() {
   options.incarnation = Incarnation{Fresh()};
   options.node_silence = absl::Seconds(5);
   options.start_grace = absl::Seconds(3);
-  options.started_at = now_;
+  options.started_at = CoordinatorNow();
   coordinator_ = std::make_unique<Rendezvous>(options);
   for (Node& node : nodes_) node.newest_report = 0;
   Log("coordinator starts");
@@ -93,8 +95,82 @@ void World::StopCoordinator() {
   At(length, [this, shows, run = coordinator_->incarnation(), before = LostNodes()] {
     if (coordinator_ == nullptr || coordinator_->incarnation() != run) return;
     Log("coordinator goes on");
-    PerformAll(coordinator_->Tick(now_));
+    PerformAll(coordinator_->Tick(CoordinatorNow()));
     if (shows && LostNodes() != before) invariants_.Fail("hears_first", "it lost a node at once");
+  });
+}
+
+// Those that have time left, and all that wait for the same group: the first one's deadline is the group's, and who hears later that
+// it has passed hears of that one.
+void World::NotePatientJoins() {
+  constexpr absl::Duration kPatient = absl::Seconds(3);
+  std::set<std::string> urgent = std::exchange(overdue_, {});
+  patient_.clear();
+  for (const bool notes_urgent : {true, false}) {
+    for (const Client& client : clients_) {
+      const Node& node = nodes_[client.node];
+      // Without a deadline it does not know of the Join yet, and its time goes on.
+      const bool knows =
+          node.control != nullptr && node.control->NextDeadline() != absl::InfiniteFuture();
+      for (const auto& [request, deadline] : client.join_deadlines) {
+        const auto joining = client.joining.find(request);
+        if (joining == client.joining.end()) continue;
+        if (urgent.count(joining->second.first) > 0) overdue_.insert(joining->second.first);
+        const bool waits = knows && deadline - NodeNow(client.node) > kPatient;
+        if (notes_urgent && !waits) urgent.insert(joining->second.first);
+        if (!notes_urgent && waits && urgent.count(joining->second.first) == 0)
+          patient_.insert({client.session, request});
+      }
+    }
+  }
+}
+
+// As a freezer does, or a machine that is suspended with all that is on it: the clock goes on, and each time stands still by the
+// rule that epd's loops follow (RunningTime). What is under way to somebody is found at once afterwards.
+void World::FreezeAll() {
+  if (CoordinatorStopped()) return;
+  const absl::Duration length = Delay(40000);
+  const auto lost = [&](absl::Time now, absl::Time deadline) {
+    if (options_.bug == Bug::kClockRunsOn) return absl::ZeroDuration();
+    RunningTime time;
+    time.Look(now);
+    time.Sleeps(RunningTime::Nap(std::max(deadline - now, absl::ZeroDuration())));
+    return time.Look(now + length);
+  };
+  Log(absl::StrCat("all are frozen for ", absl::FormatDuration(length)));
+  NotePatientJoins();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].control != nullptr)
+      nodes_[i].behind += lost(NodeNow(i), nodes_[i].control->NextDeadline());
+  }
+  std::set<NodeId> lost_before;
+  if (coordinator_ != nullptr) {
+    lost_before = LostNodes();
+    coordinator_behind_ += lost(CoordinatorNow(), coordinator_->NextDeadline());
+  }
+  now_ += length;
+  thawed_at_ = now_;
+  // Invariants remember what has happened for a time in which everybody could have heard of it.
+  for (Client& client : clients_) client.left_at += length;
+  for (Node& node : nodes_) {
+    node.cut_off_at += length;
+    for (auto& [name, worker] : node.workers) worker.died_at += length;
+  }
+  At(absl::Seconds(1), [this, lost_before, thawed = thawed_at_] {
+    patient_.clear();
+    if (thawed == thawed_at_ && !NodesAreAsBefore(lost_before))
+      invariants_.Fail("frozen_together", "the coordinator lost a node for the time of a freeze");
+  });
+}
+
+// Whether no node is lost that was there all the time.
+bool World::NodesAreAsBefore(const std::set<NodeId>& lost_before) const {
+  if (coordinator_ == nullptr) return true;
+  const std::set<NodeId> lost = LostNodes();
+  return std::all_of(lost.begin(), lost.end(), [&](const NodeId& id) {
+    const Node& node = nodes_[IndexOf(id)];
+    return lost_before.count(id) > 0 || node.control == nullptr || node.connection == 0 ||
+           node.cut_off_at + absl::Seconds(10) > thawed_at_;
   });
 }
 
@@ -110,7 +186,7 @@ void World::Connect(size_t i) {
   node.newest_view = 0;
   Log(absl::StrCat(node.name, " connects"));
   const Rendezvous::Effects hello =
-      coordinator_->ConnectNode(now_, NodeId{node.name}, Incarnation{node.incarnation});
+      coordinator_->ConnectNode(CoordinatorNow(), NodeId{node.name}, Incarnation{node.incarnation});
   Give(i, CoordinatorConnected{coordinator_->incarnation()});
   PerformAll(hello);
 }
@@ -242,7 +318,7 @@ void World::DeliverReport(size_t i, const NodeReport& report) {
       report.incarnation.value != node.incarnation || report.seq <= node.newest_report;
   if (report.incarnation.value == node.incarnation)
     node.newest_report = std::max(node.newest_report, report.seq);
-  const Rendezvous::Effects effects = coordinator_->TakeReport(now_, report);
+  const Rendezvous::Effects effects = coordinator_->TakeReport(CoordinatorNow(), report);
   // A report of an incarnation that the coordinator does not know to be over is news to it.
   if (stale && report.incarnation.value == node.incarnation) {
     invariants_.SawStaleDelivery("a repeated report", effects.size());
@@ -354,6 +430,13 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     Log(absl::StrCat("  ", name, " session ", e->session.value,
                      " join failed: ", e->status.ToString()));
     ++outcome_.num_failed_joins;
+    if (absl::IsDeadlineExceeded(e->status)) {
+      if (patient_.count({e->session, e->request}) > 0)
+        invariants_.Fail("frozen_together", "a join failed for the time of a freeze");
+      const Client& client = clients_[e->session.value - 1];
+      if (const auto joining = client.joining.find(e->request); joining != client.joining.end())
+        overdue_.insert(joining->second.first);
+    }
     // Who waits too short a time leaves, perhaps a group that has become READY meanwhile.
     if (absl::StrContains(e->status.message(), "the coordinator has not said why"))
       clients_[e->session.value - 1].left_at = now_;
@@ -361,6 +444,7 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     invariants_.SawJoinAnswered(who(e->session), e->request);
     FromNode(i, e->session,
              [this, request = e->request](size_t c) { clients_[c].joining.erase(request); });
+    clients_[e->session.value - 1].join_deadlines.erase(e->request);
   } else if (const auto* e = std::get_if<NotifyReform>(&effect)) {
     invariants_.SawReform(nodes_[i].name, nodes_[i].incarnation, *e, ServedAsHeard(i, e->group));
     FromNode(i, e->session, [this, reform = *e](size_t c) { OnReform(c, reform); });
