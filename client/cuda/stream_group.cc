@@ -76,8 +76,7 @@ Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadli
   args.group->EndStreams();
   if (!status.ok()) return status;
 
-  // Detached: it ends by itself once the group is closed and its sites are gone, or with the process. Signals are for the program's
-  // own threads.
+  // Detached: it ends once the group is closed and its sites are gone, or with the process. Signals are the program's.
   constexpr const char* kName = "epd-streams";
   if (const int error = StartDetached({kName, ThreadSignals::kNone}, [made] { made->Run(); });
       error != 0) {
@@ -136,16 +135,13 @@ Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* o
   if (Status s = StreamSite::Create(slots_, *progress_, call, &made); !s.ok())
     return InPlace(std::move(s));
   auto held = std::make_unique<HeldSite>(shared_from_this());
-  {
-    MutexLock lock(mutex_);
-    sites_.MakeRoom();
-    if (Status s = scratch_.Take(call, &held->scratch_); !s.ok()) return InPlace(std::move(s));
-    // From here what throws retires the site, as its end does: outside of the lock.
-    held->site_ = made.get();
-    sites_.Add(std::move(made));
-    if (adopted_) held->site_->Enter(*formation_);
-    if (quiet_) held->site_->Forget();
-  }
+  MutexLock lock(mutex_);
+  sites_.MakeRoom();
+  if (Status s = scratch_.Take(call, &held->scratch_); !s.ok()) return InPlace(std::move(s));
+  held->site_ = made.get();
+  sites_.Add(std::move(made));
+  if (adopted_) held->site_->Enter(*formation_);
+  if (quiet_) held->site_->Forget();
   *out = std::move(held);
   return {};
 }

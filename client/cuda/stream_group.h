@@ -46,7 +46,7 @@ struct StreamGroupArgs {
 
 class StreamGroup;
 
-// A site of a group; dropping it gives it back, whatever its streams still do.
+// A site of a group; dropping it gives it back, whatever its streams still do. That takes the group's lock, so none may be dropped under it.
 class HeldSite {
  public:
   explicit HeldSite(std::shared_ptr<StreamGroup> group) : group_(std::move(group)) {}
