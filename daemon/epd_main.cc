@@ -9,6 +9,7 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -303,11 +304,7 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
       [&node](FiguresCache::Done done) { return AskFigures(node, std::move(done)); });
   if (absl::Status bad = metrics.Start(settings, start.Before().metrics_listen()); !bad.ok())
     return bad;
-  TraceExporter traces(
-      [&node](const v1::GetTraceRequest& request, TraceExporter::Done done) {
-        return AskTraces(node, request, std::move(done));
-      },
-      kVersion);
+  TraceExporter traces(std::bind_front(&AskTraces, std::ref(node)), kVersion);
   if (absl::Status bad = traces.Start(settings); !bad.ok()) return bad;
   absl::StatusOr<UniqueFd> listener = TakeListener(start, settings, inherited);
   if (!listener.ok()) return listener.status();
