@@ -1,6 +1,7 @@
 #include "daemon/observe/log_writer.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -112,10 +113,24 @@ void LogWriter::State::Run() {
   mutex.Unlock();
 }
 
+namespace {
+
+// The log's thread is made before the signal has its handler.
+void OpenSignalOfStacks() {
+  sigset_t stacks;
+  sigemptyset(&stacks);
+  sigaddset(&stacks, SIGUSR2);
+  pthread_sigmask(SIG_UNBLOCK, &stacks, nullptr);
+}
+
+}  // namespace
+
 LogWriter::LogWriter(size_t max_waiting_bytes)
     : state_(std::make_shared<State>(max_waiting_bytes)) {
-  const int error =
-      StartDetached({"epd-log", ThreadSignals::kNone}, [state = state_] { state->Run(); });
+  const int error = StartDetached({"epd-log", ThreadSignals::kNone}, [state = state_] {
+    OpenSignalOfStacks();
+    state->Run();
+  });
   if (error == 0) return;
   const absl::MutexLock lock(&state_->mutex);
   state_->has_thread = false;
