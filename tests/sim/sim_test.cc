@@ -37,42 +37,32 @@ TEST(SimTest, EveryInvariantHoldsInEverySeed) {
   EXPECT_GT(ready, 500) << "the runs form too few groups to prove anything";
 }
 
-TEST(SimTest, EveryInvariantHoldsInLongerRunsThatFormAgain) {
-  int reformed = 0;
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    Options options;
-    options.seed = seed;
-    options.events = 1500;
+// Of seeds from 1; what their runs did is added up.
+void RunSeeds(uint64_t num_seeds, Options options, Outcome* sums) {
+  for (options.seed = 1; options.seed <= num_seeds; ++options.seed) {
     const Outcome outcome = Simulate(options);
     ASSERT_EQ(outcome.violation, "") << Replay(options);
-    reformed += outcome.num_reformed;
+    sums->num_ready += outcome.num_ready;
+    sums->num_reformed += outcome.num_reformed;
   }
-  EXPECT_GT(reformed, 20) << "the runs form too few groups again to prove anything about cut-offs";
+}
+
+TEST(SimTest, EveryInvariantHoldsInLongerRunsThatFormAgain) {
+  Outcome sums;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(100, {.events = 1500}, &sums));
+  EXPECT_GT(sums.num_reformed, 20)
+      << "the runs form too few groups again to prove anything about cut-offs";
 }
 
 TEST(SimTest, EveryInvariantHoldsWhereTheCoordinatorIsStoppedNowAndThen) {
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
-    Options options;
-    options.seed = seed;
-    options.events = 600;
-    options.stops = true;
-    const Outcome outcome = Simulate(options);
-    ASSERT_EQ(outcome.violation, "") << Replay(options);
-  }
+  Outcome sums;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(200, {.events = 600, .stops = true}, &sums));
 }
 
 TEST(SimTest, EveryInvariantHoldsWhereAllAreFrozenTogetherNowAndThen) {
-  int ready = 0;
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
-    Options options;
-    options.seed = seed;
-    options.events = 600;
-    options.freezes = true;
-    const Outcome outcome = Simulate(options);
-    ASSERT_EQ(outcome.violation, "") << Replay(options);
-    ready += outcome.num_ready;
-  }
-  EXPECT_GT(ready, 200) << "the runs form too few groups to prove anything";
+  Outcome sums;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(200, {.events = 600, .freezes = true}, &sums));
+  EXPECT_GT(sums.num_ready, 200) << "the runs form too few groups to prove anything";
 }
 
 TEST(SimTest, EveryInvariantHoldsOverBothPlanes) {
