@@ -40,3 +40,10 @@ def test_what_is_new_and_what_nobody_tells_any_more_are_complaints(tmp_path: pat
     other = {("a fault", "all ranks"): {("INTERNAL", "text")}}
     assert fault_table.complaints(heard, heard) == []
     assert len(fault_table.complaints(heard, other)) == 2
+
+
+def test_what_is_no_error_of_epd_is_a_complaint(tmp_path: pathlib.Path) -> None:
+    heard = _heard(tmp_path, "the rank did not finish")
+    table = {key: {("ABORTED", "text")} for key in heard}
+    (complaint,) = fault_table.complaints(heard, table)
+    assert complaint.endswith("[no error of epd] the rank did not finish")
