@@ -269,20 +269,26 @@ TEST(NodesTest, ALostNodeIsNamedAtOnceAndAReplacementCarriesOn) {
   }
 }
 
-// What dies on one of three nodes while six ranks, two a node, step without pauses. The reports of the ranks elsewhere.
+// What dies on one of three nodes, again until a call fails, while six ranks, two a node, step without pauses. The reports
+// of the ranks elsewhere.
 std::vector<std::string> ReportsWhenDies(int node, const std::function<void(NodeFleet&)>& kill) {
   NodeFleet fleet(3, {"--heartbeat=1s"});
   const auto body = [](JoinedRank& joined, Link& link) -> std::string {
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
     link.Say("ready");
     for (;;) {
-      if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty())
+      if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty()) {
+        link.Say("failed");
         return problem;
+      }
     }
   };
   auto ranks = fleet.StartRanks(ExchangeCase{.num_ranks = 6, .num_experts = 6}, body);
   for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "ready");
   kill(fleet);
+  // Ranks that are all between two exchanges hear nothing of a worker's death.
+  for (int tries = 0; tries < 5 && ranks[2]->link().Hear(5) != "failed"; ++tries) kill(fleet);
+  for (const int rank : {0, 1, 3, 4, 5}) EXPECT_EQ(ranks[rank]->link().Hear(), "failed");
   std::vector<std::string> reports = FinishAll(ranks);
   reports.erase(reports.begin() + 2 * node, reports.begin() + 2 * node + 2);
   return reports;

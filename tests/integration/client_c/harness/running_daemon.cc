@@ -120,6 +120,7 @@ void RunningDaemon::Stop() {
 }
 
 void RunningDaemon::Kill() {
+  if (pid_ < 0) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
   pid_ = -1;
