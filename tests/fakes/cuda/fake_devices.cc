@@ -9,6 +9,11 @@
 
 namespace epd::cuda {
 
+Device& FakeDriver::CurrentDevice() {
+  static thread_local Device device = 0;
+  return device;
+}
+
 void FakeDriver::FillTable() {
   EPD_FAKE_CALL(init, "cuInit", kFree, (unsigned), {
     d.initialised_ = d.machine_.num_devices > 0;
@@ -87,6 +92,9 @@ void FakeDriver::FillTable() {
                 });
   EPD_FAKE_CALL(context_set_current, "cuCtxSetCurrent", kFree, (Context context), {
     d.current_ = context != nullptr;
+    if (context != nullptr) {
+      CurrentDevice() = static_cast<Device>(reinterpret_cast<uintptr_t>(context)) - 1;
+    }
     return kSuccess;
   });
   EPD_FAKE_CALL(memory_get_free, "cuMemGetInfo", kNeedsContext, (size_t * free, size_t * total), {

@@ -74,6 +74,11 @@ void FakeDriver::OnCall(std::function<void(const std::string& symbol)> hook) {
   hook_ = std::move(hook);
 }
 
+void FakeDriver::OnWork(std::function<void(const FakeWork& work)> hook) {
+  std::lock_guard lock(mutex_);
+  work_hook_ = std::move(hook);
+}
+
 void FakeDriver::OnRetain(std::function<void(Device device)> hook) {
   retain_hook_ = std::move(hook);
 }
@@ -229,6 +234,12 @@ Result FakeDriver::Enqueue(Stream stream, StreamOperation operation) {
   found->second.operations.push_back(std::move(operation));
   RunUnlessApart();
   return kSuccess;
+}
+
+void FakeDriver::Did(Stream stream, FakeWork work) const {
+  if (!work_hook_) return;
+  work.device = streams_.at(stream).device;
+  work_hook_(work);
 }
 
 }  // namespace epd::cuda

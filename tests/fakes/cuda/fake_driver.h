@@ -48,6 +48,16 @@ struct FakeMachine {
   bool maps_beside_work = false;
 };
 
+// Something that a stream does.
+struct FakeWork {
+  enum class Kind { kKernel, kWait, kWrite, kCopy, kFill };
+
+  Kind kind = Kind::kKernel;
+  Device device = 0;        // Whose stream it is.
+  std::string kernel = {};  // Its name, of a kernel.
+  uint64_t bytes = 0;       // Copied or filled.
+};
+
 // Of the memfd that is memory of the device `home`; nothing else can be imported.
 std::string FakeMemoryName(int home);
 
@@ -75,6 +85,8 @@ class FakeDriver {
   void SetKernel(const std::string& name, Kernel kernel, size_t args_bytes = 0);
   // Runs before each call; a test or the shared library may end the process there.
   void OnCall(std::function<void(const std::string& symbol)> hook);
+  // Runs before each thing that a stream does, and behind each wait of it.
+  void OnWork(std::function<void(const FakeWork& work)> hook);
   // Runs for each context that is retained.
   void OnRetain(std::function<void(Device device)> hook);
 
@@ -123,6 +135,7 @@ class FakeDriver {
     std::function<bool()> run;  // False: not yet.
   };
   struct StreamState {
+    Device device = 0;  // Of the context that was current when it was made.
     std::deque<StreamOperation> operations;
   };
   struct FunctionState {
@@ -162,17 +175,22 @@ class FakeDriver {
   void RunUnlessApart() {
     if (!runs_apart_) RunLocked();
   }
+  // Of the calling thread's current context.
+  static Device& CurrentDevice();
   int PendingWaits() const;
   int BusyStreams() const;
   // `home`: the device; whoever imports it, in whichever process, knows.
   int MakeMemory(uint64_t bytes, int home);
   Result Enqueue(Stream stream, StreamOperation operation);
+  // Tells whoever counts; `work.device` is filled in here.
+  void Did(Stream stream, FakeWork work) const;
 
   const FakeMachine machine_;
   DriverTable table_;
   std::map<std::string, void*> symbols_;
   mutable std::recursive_mutex mutex_;
   std::function<void(const std::string&)> hook_;
+  std::function<void(const FakeWork&)> work_hook_;
   std::function<void(Device)> retain_hook_;
   std::function<void(const std::string&)> violation_hook_;
   bool runs_apart_ = false;

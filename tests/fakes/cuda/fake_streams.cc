@@ -108,7 +108,7 @@ void FakeDriver::FillStreamCalls() {
   EPD_FAKE_CALL(stream_create, "cuStreamCreate", kNeedsContext | kMayBlock,
                 (Stream * stream, unsigned), {
                   *stream = reinterpret_cast<Stream>(d.next_++);
-                  d.streams_[*stream];
+                  d.streams_[*stream].device = CurrentDevice();
                   return kSuccess;
                 });
   EPD_FAKE_CALL(stream_destroy, "cuStreamDestroy", kNeedsContext, (Stream stream), {
@@ -142,8 +142,11 @@ void FakeDriver::FillStreamCalls() {
                   for (unsigned i = 0; i < count; ++i) {
                     const BatchedOperation one = operations[i];
                     const bool is_wait = one.value.operation == kWaitValue32;
-                    const auto run = [&d, one, is_wait] {
-                      if (is_wait) return d.machine_.waits_end && WaitEnds(one);
+                    const auto run = [&d, one, is_wait, stream] {
+                      if (is_wait && !(d.machine_.waits_end && WaitEnds(one))) return false;
+                      d.Did(stream,
+                            {.kind = is_wait ? FakeWork::Kind::kWait : FakeWork::Kind::kWrite});
+                      if (is_wait) return true;
                       Word(one.value.address)
                           .store(static_cast<uint32_t>(one.value.value), std::memory_order_release);
                       return true;
@@ -184,7 +187,8 @@ void FakeDriver::FillStreamCalls() {
 void FakeDriver::FillWorkCalls() {
   EPD_FAKE_CALL(copy_async, "cuMemcpyAsync", kNeedsContext,
                 (DevicePointer to, DevicePointer from, size_t bytes, Stream stream), {
-                  const auto run = [to, from, bytes] {
+                  const auto run = [&d, stream, to, from, bytes] {
+                    d.Did(stream, {.kind = FakeWork::Kind::kCopy, .bytes = bytes});
                     std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
                     return true;
                   };
@@ -192,7 +196,8 @@ void FakeDriver::FillWorkCalls() {
                 });
   EPD_FAKE_CALL(fill_async, "cuMemsetD8Async", kNeedsContext,
                 (DevicePointer to, unsigned char byte, size_t bytes, Stream stream), {
-                  const auto run = [to, byte, bytes] {
+                  const auto run = [&d, stream, to, byte, bytes] {
+                    d.Did(stream, {.kind = FakeWork::Kind::kFill, .bytes = bytes});
                     std::memset(reinterpret_cast<void*>(to), byte, bytes);
                     return true;
                   };
@@ -242,7 +247,8 @@ void FakeDriver::FillWorkCalls() {
         if (!copy.empty()) {
           std::memcpy(copy.data(), arguments[0], d.args_bytes_.at(name));
         }
-        const auto run = [kernel, arguments, copy]() mutable {
+        const auto run = [&d, stream, name, kernel, arguments, copy]() mutable {
+          d.Did(stream, {.kind = FakeWork::Kind::kKernel, .kernel = name});
           void* copied[] = {copy.data()};
           kernel(copy.empty() ? arguments : copied);
           return true;

@@ -1,12 +1,13 @@
 // A libcuda.so.1 without a GPU: the fake driver behind cuGetProcAddress, told by EPD_FAKE_CUDA what to
 // be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 nopeer=0-1 mps=1 version=12040
-// missing=cuMemCreate missing=all stub=1 fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
+// missing=cuMemCreate missing=all stub=1 work=1 fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
 //
 // Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
 // where it looks for what is to happen next, and takes the file away: "poison" (a kernel's illegal access),
 // "stall" (streams stop for good), of any device, or of the process that works on device 1 "poison.1";
 // and where it writes each broken rule, into "violations", the name of each kernel that a process has run, into "launched", and of each
-// context that is retained the program and the device, into "contexts".
+// context that is retained the program and the device, into "contexts"; told work=1, also what each process's streams do, in the
+// order in which it is done, into "work": "PID PROGRAM DEVICE kernel NAME", "... wait", "... write", "... copy BYTES", "... fill BYTES".
 //
 // Programs of the name of epd's worker are held to what a worker has to do beyond a client.
 #include "tests/fakes/cuda/libcuda.h"
@@ -128,6 +129,17 @@ struct Loaded {
   void Write(const char* file, const std::string& line) const {
     if (!folder.empty()) std::ofstream(folder + "/" + file, std::ios::app) << line + "\n";
   }
+  void NoteWork(const epd::cuda::FakeWork& work) {
+    using Kind = epd::cuda::FakeWork::Kind;
+    static constexpr const char* kNames[] = {"kernel", "wait", "write", "copy", "fill"};
+    // One file of all processes; a line is appended whole.
+    std::ostringstream line;
+    line << getpid() << " " << program_invocation_short_name << " " << work.device << " "
+         << kNames[static_cast<int>(work.kind)];
+    if (work.kind == Kind::kKernel) line << " " << work.kernel;
+    if (work.kind == Kind::kCopy || work.kind == Kind::kFill) line << " " << work.bytes;
+    Write("work", line.str());
+  }
   void Note(const std::string& broken) const {
     std::fprintf(stderr, "fake CUDA driver: broken rule: %s\n", broken.c_str());
     Write("violations", broken);
@@ -156,6 +168,9 @@ struct Loaded {
     driver.OnRetain([this](epd::cuda::Device device) {
       Write("contexts", std::string(program_invocation_short_name) + " " + std::to_string(device));
     });
+    if (words.contains("work")) {
+      driver.OnWork([this](const epd::cuda::FakeWork& work) { NoteWork(work); });
+    }
     driver.RunApart();
     std::thread([this] { Run(); }).detach();
     driver.OnCall([this](const std::string& symbol) {

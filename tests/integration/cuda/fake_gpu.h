@@ -42,6 +42,8 @@ class FakeGpu {
   std::string Launched() const { return Read("launched"); }
   // The program and the device of each context that a process has retained, a line each.
   std::string Contexts() const { return Read("contexts"); }
+  // What all processes' streams have done, a line for each thing, where EPD_FAKE_CUDA says work=1.
+  std::string Work() const { return Read("work"); }
   // How many of a communicator's marks of a kind there are in all: 'r' entered, 'a' aborted
   // (tests/fakes/cuda/nccl_mail.h).
   int CountNcclMarks(char kind) const {

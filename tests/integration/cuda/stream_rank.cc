@@ -189,18 +189,29 @@ std::string StreamRank::Run(size_t first, size_t last) {
 
 std::string StreamRank::Capture() {
   Status status;
-  capturing_.Begin();
+  std::vector<cuda::FakeGraph::Calls> graphs;
   for (size_t call = 0; call < kNumCalls && status.ok(); ++call) {
+    capturing_.Begin();
     status = group_->Put(*sites_[call], BuffersOf(call % kNumCalls), stream_);
+    graphs.push_back(capturing_.End());
+    if (status.ok() && graphs.back().empty()) return "the capture was ended";
   }
-  graph_ = capturing_.End();
+  if (status.ok()) graphs_ = std::move(graphs);
   return Text(status);
+}
+
+std::string StreamRank::Rerun(size_t first, size_t last) {
+  for (size_t call = first; call < last; ++call) {
+    if (cuda::FakeGraph::Replay(graphs_[call], stream_) != cuda::kSuccess) {
+      return "the driver refused";
+    }
+  }
+  return Await();
 }
 
 std::string StreamRank::Replay(const RankData& data) {
   Load(data);
-  if (cuda::FakeGraph::Replay(graph_, stream_) != cuda::kSuccess) return "the driver refused";
-  if (std::string late = Await(); !late.empty()) return late;
+  if (std::string late = Rerun(0, kNumCalls); !late.empty()) return late;
   const std::string failed = Text(group_->Check());
   const std::string difference = Compare(data, /*or_zeros=*/!failed.empty());
   if (failed.empty() || difference.empty()) return failed.empty() ? difference : failed;

@@ -41,12 +41,14 @@ class StreamRank {
   bool ReceivedNothing() const;
   static constexpr size_t kNumCalls = 5;
 
-  // Puts the calls of a step into a graph; no handler, site or host code is asked again in its replays. The
+  // Puts each call of a step into a graph of its own; no handler, site or host code is asked again in its replays. The
   // first error's text.
   std::string Capture();
-  bool captured() const { return !graph_.empty(); }
+  bool captured() const { return !graphs_.empty(); }
   // As Step; a replay that fails leaves in each output what it would have given, or zeros.
   std::string Replay(const RankData& data);
+  // A part of that: calls [first, last), and the wait for the stream.
+  std::string Rerun(size_t first, size_t last);
 
   // Waits until every site speaks for a formation above `formation`. False: not in time.
   bool AwaitFormationAbove(uint64_t formation) const;
@@ -63,7 +65,7 @@ class StreamRank {
   const uint32_t rank_;
   cuda::FakeGraph& capturing_;
   const cuda::DriverTable& driver_;
-  cuda::FakeGraph::Calls graph_;
+  std::vector<cuda::FakeGraph::Calls> graphs_;  // [kNumCalls], or empty.
   cuda::Stream stream_ = nullptr;
   std::shared_ptr<client::StreamGroup> group_;
   std::vector<std::unique_ptr<client::HeldSite>> sites_;
