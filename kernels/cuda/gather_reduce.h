@@ -14,7 +14,6 @@
 #include "kernels/cuda/fan_out.h"
 #include "kernels/cuda/report.h"
 #include "kernels/routing_plan.h"
-#include "kernels/routing_spec.h"
 
 namespace epd::cuda {
 
@@ -76,15 +75,10 @@ struct CheckTable {
 template <DataType kType, int kWidth>
 struct GatherReduce {
   using Args = GatherReduceArgs;
-  // At most: launches have fewer (GatherShape in launch.h). It bounds the registers, too: 64 for each of 1024 threads.
+  // At most: launches have fewer (BlockShape in launch.h). It bounds the registers, too: 64 for each of 1024 threads.
   static constexpr std::int32_t kThreads = 1024;
   static constexpr int kPhases = 3;
-  // A token's rows.
-  struct Shared {
-    const std::uint8_t* of_route[kMaxTopK];  // [K]; null: not live
-    const std::uint8_t* live[kMaxTopK];      // [num_live], in k order
-    std::int32_t num_live;
-  };
+  using Shared = TokenRows<const std::uint8_t>;
 
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
     return args.num_tokens * args.num_parts;
@@ -99,10 +93,8 @@ struct GatherReduce {
       LineUp(args.top_k, thread, shared);
     } else {
       const auto words = static_cast<std::int64_t>(args.row_bytes / kWidth);
-      const Columns columns = {args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes,
-                               PartBegin(words, part.part, part.num_parts) + thread.index,
-                               PartBegin(words, part.part + 1, part.num_parts), thread.num_threads};
-      Write(columns, shared);
+      Write(ColumnsOf(words, part, thread),
+            args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes, shared);
     }
   }
 
@@ -111,14 +103,6 @@ struct GatherReduce {
   static constexpr int kElements = kWidth / static_cast<int>(sizeof(Bits));
   // Of a thread.
   static constexpr int kWordsInFlight = 8;
-
-  // A thread's columns of one token: `first`, and each `stride` behind it, before `end`.
-  struct Columns {
-    std::uint8_t* out;  // The token's row.
-    std::int64_t first;
-    std::int64_t end;
-    std::int32_t stride;
-  };
 
   EPD_HOST_DEVICE static const GatherSource* Find(const Args& args, const PlanRoute& route) {
     if (route.dst_rank < 0 || route.dst_rank >= args.num_ranks || route.slot < 0) return nullptr;
@@ -143,71 +127,59 @@ struct GatherReduce {
     }
   }
 
-  // Each live row behind the live ones before it.
-  EPD_HOST_DEVICE static void LineUp(std::int32_t top_k, const ThreadPosition& thread,
-                                     Shared& shared) {
-    for (std::int32_t k = thread.index; k < top_k; k += thread.num_threads) {
-      std::int32_t before = 0;
-      for (std::int32_t j = 0; j < k; ++j) before += shared.of_route[j] != nullptr;
-      const bool is_live = shared.of_route[k] != nullptr;
-      if (is_live) shared.live[before] = shared.of_route[k];
-      if (k == top_k - 1) shared.num_live = before + is_live;
-    }
-  }
-
-  EPD_HOST_DEVICE static void Write(const Columns& columns, const Shared& shared) {
+  EPD_HOST_DEVICE static void Write(const Columns& columns, std::uint8_t* out,
+                                    const Shared& shared) {
     if (shared.num_live == 0) {
-      Zero(columns);
+      Zero(columns, out);
     } else if (shared.num_live == 1) {
-      Copy(columns, shared.live[0]);
+      Copy(columns, shared.live[0], out);
     } else if (shared.num_live <= 2) {
-      Sum<2>(columns, shared);
+      Sum<2>(columns, shared, out);
     } else if (shared.num_live <= 4) {
-      Sum<4>(columns, shared);
+      Sum<4>(columns, shared, out);
     } else {
-      Sum<kWordsInFlight>(columns, shared);
+      Sum<kWordsInFlight>(columns, shared, out);
     }
   }
 
-  EPD_HOST_DEVICE static void Zero(const Columns& columns) {
+  EPD_HOST_DEVICE static void Zero(const Columns& columns, std::uint8_t* out) {
     for (std::int64_t at = columns.first; at < columns.end; at += columns.stride) {
-      StoreStreaming<kWidth>(columns.out + at * kWidth, Word<kWidth>{});
+      StoreStreaming<kWidth>(out + at * kWidth, Word<kWidth>{});
     }
   }
 
   // One route's row keeps its bits.
-  EPD_HOST_DEVICE static void Copy(const Columns& columns, const std::uint8_t* row) {
-    for (std::int64_t at = columns.first; at < columns.end;
-         at += std::int64_t{columns.stride} * kWordsInFlight) {
+  EPD_HOST_DEVICE static void Copy(const Columns& columns, const std::uint8_t* row,
+                                   std::uint8_t* out) {
+    for (std::int64_t at = columns.first; at < columns.end; at += columns.stride * kWordsInFlight) {
       Word<kWidth> word[kWordsInFlight] = {};  // As in VectorMover.
       EPD_UNROLL
       for (int u = 0; u < kWordsInFlight; ++u) {
-        const std::int64_t i = at + std::int64_t{columns.stride} * u;
+        const std::int64_t i = at + columns.stride * u;
         if (i < columns.end) word[u] = LoadStreaming<kWidth>(row + i * kWidth);
       }
       EPD_UNROLL
       for (int u = 0; u < kWordsInFlight; ++u) {
-        const std::int64_t i = at + std::int64_t{columns.stride} * u;
-        if (i < columns.end) StoreStreaming<kWidth>(columns.out + i * kWidth, word[u]);
+        const std::int64_t i = at + columns.stride * u;
+        if (i < columns.end) StoreStreaming<kWidth>(out + i * kWidth, word[u]);
       }
     }
   }
 
   // Of tokens with 2 to kRows live rows; with kWordsInFlight of any number.
   template <int kRows>
-  EPD_HOST_DEVICE static void Sum(const Columns& columns, const Shared& shared) {
+  EPD_HOST_DEVICE static void Sum(const Columns& columns, const Shared& shared, std::uint8_t* out) {
     constexpr int kColumns = kWordsInFlight / kRows;
-    for (std::int64_t at = columns.first; at < columns.end;
-         at += std::int64_t{columns.stride} * kColumns) {
+    for (std::int64_t at = columns.first; at < columns.end; at += columns.stride * kColumns) {
       Word<kWidth> word[kColumns][kRows] = {};
       EPD_UNROLL
       for (int u = 0; u < kColumns; ++u) {
-        const std::int64_t i = at + std::int64_t{columns.stride} * u;
+        const std::int64_t i = at + columns.stride * u;
         if (i < columns.end) Load<kRows>(shared.live, shared.num_live, i, word[u]);
       }
       EPD_UNROLL
       for (int u = 0; u < kColumns; ++u) {
-        const std::int64_t i = at + std::int64_t{columns.stride} * u;
+        const std::int64_t i = at + columns.stride * u;
         if (i >= columns.end) continue;
         float sum[kElements];
         Begin(word[u][0], sum);
@@ -215,7 +187,7 @@ struct GatherReduce {
         if constexpr (kRows == kWordsInFlight) {
           AddRest(shared, i, word[u], sum);
         }
-        Store(sum, columns.out + i * kWidth);
+        Store(sum, out + i * kWidth);
       }
     }
   }

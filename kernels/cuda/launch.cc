@@ -125,6 +125,21 @@ void SetMoverParts(const ArgsOfEach<Args>& each, const DeviceShape& device,
   for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = parts;
 }
 
+template <typename Args>
+std::int64_t NumTokens(const ArgsOfEach<Args>& each) {
+  std::int64_t all = 0;
+  for (std::int32_t i = 0; i < each.num; ++i) all += each.host[i].num_tokens;
+  return all;
+}
+
+// Of a scatter. By bulk copies each warp of a block takes a part of its own.
+BlockShape PushBlocks(std::int64_t num_tokens, std::uint64_t row_bytes, const DeviceShape& device) {
+  if (!MovesInBulk(row_bytes, device)) return BlocksFor(num_tokens, row_bytes, device);
+  const std::int32_t warp_parts = PartsFor(num_tokens, row_bytes, kBulkThreads, device);
+  constexpr std::int32_t kWarps = kBulkThreads / kWarpThreads;
+  return {kBulkThreads, static_cast<std::int32_t>(CeilDiv(warp_parts, kWarps))};
+}
+
 // Blocks of a grid.
 std::int64_t MostBlocks(std::int32_t threads, const DeviceShape& device) {
   // Blocks of 256 threads and fewer leave room for others on their SM.
@@ -159,7 +174,8 @@ int RowWidth(std::uint64_t row_bytes) {
 
 bool MovesInBulk(std::uint64_t row_bytes, const DeviceShape& device) {
   return device.compute_capability >= 90 && RowWidth(row_bytes) == 16 &&
-         device.max_shared_bytes >= static_cast<std::int32_t>(sizeof(BulkShared)) &&
+         device.max_shared_bytes >=
+             static_cast<std::int32_t>(SharedBytes<PushDirect<BulkMover>>()) &&
          static_cast<std::int64_t>(row_bytes) >= device.min_bulk_row_bytes;
 }
 
@@ -176,8 +192,7 @@ std::int32_t PartsFor(std::int64_t num_rows, std::uint64_t row_bytes, std::int32
   return static_cast<std::int32_t>(wanted);
 }
 
-GatherShape ShapeOfGather(std::int64_t num_tokens, std::uint64_t row_bytes,
-                          const DeviceShape& device) {
+BlockShape BlocksFor(std::int64_t num_tokens, std::uint64_t row_bytes, const DeviceShape& device) {
   constexpr std::int32_t kMostThreads = GatherReduce<DataType::kFloat32, 16>::kThreads;
   const std::int32_t most = device.max_num_sms > 0 ? kMostThreads : 256;
   const auto columns =
@@ -263,16 +278,21 @@ LaunchList GatherCountsLaunches(const ArgsOfEach<GatherCounts::Args>& each,
 
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device) {
   LaunchList list;
-  args.num_parts =
-      PartsFor(args.num_tokens, args.row_bytes, MoverThreads(args.row_bytes, device), device);
-  AddMover<PushDirect>(list, args, device);
+  const BlockShape shape = PushBlocks(args.num_tokens, args.row_bytes, device);
+  args.num_parts = shape.parts;
+  WithMover<PushDirect>(args.row_bytes, device,
+                        [&]<typename One>() { Add<One>(list, args, device, shape.threads); });
   return list;
 }
 
 LaunchList PushDirectLaunches(const ArgsOfEach<PushDirectArgs>& each, const DeviceShape& device) {
   LaunchList list;
-  SetMoverParts(each, device, [](const PushDirectArgs& args) { return args.num_tokens; });
-  AddEachMover<PushDirect>(list, each, device);
+  if (each.num == 0) return list;
+  const std::uint64_t row_bytes = each.host[0].row_bytes;
+  const BlockShape shape = PushBlocks(NumTokens(each), row_bytes, device);
+  for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = shape.parts;
+  WithMover<PushDirect>(row_bytes, device,
+                        [&]<typename One>() { AddEach<One>(list, each, device, shape.threads); });
   return list;
 }
 
@@ -345,7 +365,7 @@ LaunchList CheckTableLaunches(const ArgsOfEach<CheckTable::Args>& each, const De
 LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
                                 const DeviceShape& device) {
   LaunchList list;
-  const GatherShape shape = ShapeOfGather(args.num_tokens, args.row_bytes, device);
+  const BlockShape shape = BlocksFor(args.num_tokens, args.row_bytes, device);
   args.num_parts = shape.parts;
   args.gate.report = report;
   if (report != nullptr) {
@@ -362,9 +382,7 @@ LaunchList GatherReduceLaunches(const ArgsOfEach<GatherReduceArgs>& each, DataTy
                                 const DeviceShape& device) {
   LaunchList list;
   if (each.num == 0) return list;
-  std::int64_t num_tokens = 0;
-  for (std::int32_t i = 0; i < each.num; ++i) num_tokens += each.host[i].num_tokens;
-  const GatherShape shape = ShapeOfGather(num_tokens, each.host[0].row_bytes, device);
+  const BlockShape shape = BlocksFor(NumTokens(each), each.host[0].row_bytes, device);
   for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = shape.parts;
   WithGather(each.host[0].row_bytes, type,
              [&]<typename One>() { AddEach<One>(list, each, device, shape.threads); });

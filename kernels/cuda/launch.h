@@ -106,16 +106,15 @@ bool MovesInBulk(std::uint64_t row_bytes, const DeviceShape& device);
 std::int32_t PartsFor(std::int64_t num_rows, std::uint64_t row_bytes, std::int32_t threads,
                       const DeviceShape& device);
 
-// How a gather of so many tokens is cut into blocks.
-struct GatherShape {
+// How rows of tokens are cut into blocks, where a block takes a token or a part of its rows.
+struct BlockShape {
   std::int32_t threads = kWarpThreads;  // of a block
   std::int32_t parts = 1;               // of a token, a block each
 };
 // While there are threads for all columns of all tokens at a time, each thread gets one column. Rows of more tokens are cut into
 // fewer parts, so that a block that has found its rows has more to do, and at last into none. Blocks have 256 threads at most, of
 // which each takes as many columns as the others or one less; under a budget of SMs 1024, since then an SM has one block.
-GatherShape ShapeOfGather(std::int64_t num_tokens, std::uint64_t row_bytes,
-                          const DeviceShape& device);
+BlockShape BlocksFor(std::int64_t num_tokens, std::uint64_t row_bytes, const DeviceShape& device);
 
 // prepare, first half: fills counts[E] = args.scratch.own_counts, what a rank announces. Uses
 // experts, tiling, scratch.tiles and own_counts of `args`.

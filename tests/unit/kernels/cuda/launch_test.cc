@@ -63,7 +63,7 @@ TEST(LaunchTest, PartsGiveEveryWarpWorkAndNoPartIsTiny) {
   EXPECT_EQ(PartsFor(0, 14336, 768, all), 1);
 }
 
-TEST(LaunchTest, AGatherHasAColumnForEachThreadWhileThereAreThreads) {
+TEST(LaunchTest, EachThreadHasAColumnWhileThereAreThreads) {
   const DeviceShape all = H200();  // 135,168 threads of 64 registers.
   DeviceShape few = all;
   few.max_num_sms = 24;
@@ -88,25 +88,27 @@ TEST(LaunchTest, AGatherHasAColumnForEachThreadWhileThereAreThreads) {
       {16, 0, all, 32, 1},
   };
   for (const auto& c : cases) {
-    const GatherShape shape = ShapeOfGather(c.num_tokens, c.row_bytes, c.device);
+    const BlockShape shape = BlocksFor(c.num_tokens, c.row_bytes, c.device);
     EXPECT_EQ(shape.threads, c.threads) << c.num_tokens << " x " << c.row_bytes;
     EXPECT_EQ(shape.parts, c.parts) << c.num_tokens << " x " << c.row_bytes;
   }
 }
 
 // A decode step has all of its blocks on the device at a time, a training step as many as there is room for.
-TEST(LaunchTest, AGathersLaunchHasThatShape) {
+TEST(LaunchTest, LaunchesOfRowsHaveThatShape) {
   GatherReduceArgs gather;
-  gather.row_bytes = 14336;
-  gather.top_k = 8;
-  const auto launch = [&gather](std::int64_t num_tokens) {
-    gather.num_tokens = num_tokens;
-    return GatherReduceLaunches(gather, DataType::kBfloat16, nullptr, H200())[0];
-  };
-  EXPECT_EQ(launch(128).threads, 224u);
-  EXPECT_EQ(launch(128).grid, 512u);
-  EXPECT_EQ(launch(4096).threads, 224u);
-  EXPECT_EQ(launch(4096).grid, 512u) << "eight tokens each, where 528 blocks had 7 or 8";
+  PushDirectArgs push;
+  gather.row_bytes = push.row_bytes = 14336;
+  gather.top_k = push.top_k = 8;
+  for (const std::int64_t num_tokens : {128, 4096}) {
+    gather.num_tokens = push.num_tokens = num_tokens;
+    for (const Launch& launch :
+         {GatherReduceLaunches(gather, DataType::kBfloat16, nullptr, H200())[0],
+          PushDirectLaunches(push, H200())[0]}) {
+      EXPECT_EQ(launch.threads, 224u);
+      EXPECT_EQ(launch.grid, 512u) << "of 4096 tokens eight each, where 528 blocks had 7 or 8";
+    }
+  }
 }
 
 // Every part of a row, cut in any number of parts, is covered exactly once.
@@ -137,7 +139,8 @@ TEST(LaunchTest, ListsNameTheVariantAndLeaveOutWhatHasNoWork) {
   device.min_bulk_row_bytes = 0;
   const LaunchList bulk = PushDirectLaunches(push, device);
   EXPECT_STREQ(bulk[0].function, "epd_push_direct_bulk");
-  EXPECT_EQ(bulk[0].shared_bytes, sizeof(BulkShared));
+  EXPECT_EQ(bulk[0].shared_bytes, sizeof(PushShared<BulkMover>));
+  EXPECT_EQ(bulk[0].threads, 256u);
   EXPECT_LE(bulk[0].shared_bytes, 227u * 1024) << "the most that sm_90 gives a block";
   GatherReduceArgs gather;
   gather.num_tokens = 16;
