@@ -1,5 +1,6 @@
 #include "client/cuda/carried_plans.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "client/cuda/registered_slots.h"
@@ -7,6 +8,11 @@
 #include "kernels/plan_checksum.h"
 
 namespace epd::client {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};
+
+}  // namespace
 
 Status CarriedPlans::Make(const cuda::DriverTable& driver, const PlanIds& from, const PlanIds& to,
                           size_t max_bytes, std::unique_ptr<CarriedPlans>* out) {
@@ -22,12 +28,28 @@ void CarriedPlans::NoteMade(const void* plan) {
 }
 
 Status CarriedPlans::Rename(const RoutingSpec& spec, void* plan, cuda::Stream stream) {
+  if (!IsOld(plan)) return {};
+  // Under no lock: what is in the stream may wait for others.
+  if (Status s = AwaitStream(driver_, stream); !s.ok()) return s;
+  if (!TakePages(plan)) return {};
+  const Status renamed = RenameAt(spec, reinterpret_cast<cuda::DevicePointer>(plan), stream);
   MutexLock lock(mutex_);
-  if (known_.contains(plan)) return {};
-  Status renamed = AwaitStream(driver_, stream);
-  if (renamed.ok()) renamed = RenameAt(spec, reinterpret_cast<cuda::DevicePointer>(plan), stream);
+  pages_taken_ = false;
+  changed_.NotifyAll();
   if (renamed.ok()) known_.insert(plan);
   return renamed;
+}
+
+bool CarriedPlans::IsOld(const void* plan) {
+  MutexLock lock(mutex_);
+  return !known_.contains(plan);
+}
+
+bool CarriedPlans::TakePages(const void* plan) {
+  MutexLock lock(mutex_);
+  while (pages_taken_) changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLook);
+  pages_taken_ = !known_.contains(plan);
+  return pages_taken_;
 }
 
 // What is no plan of the old group stays as it is: the call says what is wrong with it.

@@ -32,16 +32,19 @@ class CarriedPlans {
  private:
   CarriedPlans(const cuda::DriverTable& driver, const PlanIds& from, const PlanIds& to)
       : driver_(driver), from_(from), to_(to) {}
-  Status RenameAt(const RoutingSpec& spec, cuda::DevicePointer plan, cuda::Stream stream)
-      EPD_REQUIRES(mutex_);
-  Status Copy(cuda::DevicePointer to, cuda::DevicePointer from, size_t bytes, cuda::Stream stream)
-      EPD_REQUIRES(mutex_);
+  bool IsOld(const void* plan);
+  // Waits until the pages are this caller's, for that plan. False: somebody has renamed it meanwhile.
+  bool TakePages(const void* plan);
+  Status RenameAt(const RoutingSpec& spec, cuda::DevicePointer plan, cuda::Stream stream);
+  Status Copy(cuda::DevicePointer to, cuda::DevicePointer from, size_t bytes, cuda::Stream stream);
 
   const cuda::DriverTable& driver_;
   const PlanIds from_;
   const PlanIds to_;
-  std::unique_ptr<HostPages> pages_;
+  std::unique_ptr<HostPages> pages_;  // Of one renaming at a time.
   Mutex mutex_;
+  CondVar changed_;
+  bool pages_taken_ EPD_GUARDED_BY(mutex_) = false;
   std::set<const void*> known_ EPD_GUARDED_BY(mutex_);  // Buffers whose plan is of the new group.
 };
 

@@ -14,7 +14,8 @@
  *   epd_stream_close(streams);
  *
  * Start the program with CUDA_DEVICE_MAX_CONNECTIONS=32, which CUDA reads when it begins: with the default, 8, more streams than
- * hardware queues wait for each other, and one that waits for other ranks may hold up the one that they wait for.
+ * hardware queues wait for each other, and one that waits for other ranks may hold up the one that they wait for. Several ranks of a
+ * group in one process on one GPU need two queues each.
  *
  * What is captured into a graph holds constants only, so it may be replayed. An operation that
  * fails leaves zeros on every rank, and epd_stream_check and the next epd_stream_put say why. Structs, errors and threads
@@ -47,7 +48,8 @@ typedef struct epd_stream_open_args {
 
 /* Maps the rank's staging on the device. Allocates device memory there: nothing may wait in a stream.
  *   FAILED_PRECONDITION  no driver, or one that cannot map the staging or lacks stream memory operations; or the group's
- *                        staging is not on this device
+ *                        staging is not on this device; or other ranks of this process are there, and it has too few hardware
+ *                        queues for all of them (CUDA_DEVICE_MAX_CONNECTIONS)
  *   DEADLINE_EXCEEDED    the group was not READY in time
  *   RESOURCE_EXHAUSTED   device memory */
 EPD_API int epd_stream_open(const epd_stream_open_args* args, epd_stream_group** streams,
@@ -115,10 +117,11 @@ typedef struct epd_stream_buffers {
 } epd_stream_buffers;
 
 /* Puts one use of the site into `stream` (a CUstream of the group's device). Waits for no device and no rank, but for
- * READY while the group is being formed anew, and for the use's end while a node's daemon stops in order: one that then
- * fails with UNAVAILABLE, while epd_group_info::stopping is EPD_GROUP_STOPPED, has happened on no rank. Leave, join again
- * with epd_join_args::plans, open, and put it there; plans in device memory are good. What was captured is to be captured
- * again.
+ * room in the stream where it is full, for READY while the group is being formed anew, and for the use's end while a
+ * node's daemon stops in order: one that then fails with UNAVAILABLE, while epd_group_info::stopping is
+ * EPD_GROUP_STOPPED, has happened on no rank. Leave, join again with epd_join_args::plans, open, and put it there;
+ * plans in device memory are good. What was captured is to be captured again. Thread-safe; uses of one site, and those
+ * that are put into one stream, go one behind the other.
  *   INVALID_ARGUMENT   a buffer is missing, or not aligned
  *   DEADLINE_EXCEEDED  READY did not come back
  *   otherwise          an operation before has failed, or the group has ended: why; nothing was put */

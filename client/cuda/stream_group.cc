@@ -1,13 +1,18 @@
+// Long because puts, formations and ends are of one lock.
 #include "client/cuda/stream_group.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "client/cuda/beside_captures.h"
 #include "client/cuda/device_kernels.h"
 #include "client/cuda/waited_use.h"
 #include "kernels/cuda/driver/device_shape.h"
+#include "kernels/cuda/driver/device_words.h"
 #include "kernels/cuda/driver/sticky_errors.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
@@ -63,6 +68,13 @@ StreamGroup::~StreamGroup() {
 
 Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadline,
                            std::shared_ptr<StreamGroup>* out) {
+  std::unique_ptr<RankOnDevice> place;
+  const Status fits = RankOnDevice::Take(
+      {args.driver, args.device, args.group->name(), args.rank},
+      "cuda:" + std::to_string(args.device) + " " + cuda::IdOf(*args.driver, args.device), &place);
+  if (!fits.ok()) {
+    return AtPlace(fits, {.group = args.group->name(), .rank = args.rank, .phase = "open"});
+  }
   std::shared_ptr<StreamGroup> made(new StreamGroup(args));
   std::shared_ptr<const Formation> formation;
   if (!args.group->BeginStreams(0, deadline, &formation)) {
@@ -89,6 +101,7 @@ Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadli
     made->closed_ = true;
     return status;
   }
+  made->place_ = std::move(place);
   *out = std::move(made);
   return {};
 }
@@ -101,7 +114,10 @@ Status StreamGroup::SetUp(const Formation& formation) {
                       "device; epctl doctor says more");
   }
   cuda::Result code = driver_.primary_context_retain(&context_, args_.device);
-  if (code != cuda::kSuccess) return Refused(driver_, "cuDevicePrimaryCtxRetain", code);
+  if (code != cuda::kSuccess) {
+    return {Code::kFailedPrecondition,
+            "the device cannot be used: " + cuda::DescribeNoContext(driver_, args_.device, code)};
+  }
   retained_ = true;
   code = driver_.context_set_current(context_);
   if (code != cuda::kSuccess) return Refused(driver_, "cuCtxSetCurrent", code);
@@ -154,19 +170,42 @@ Status StreamGroup::Put(const HeldSite& held, const StreamBuffers& buffers, cuda
   return InPlace(PutUse(held, buffers, stream));
 }
 
-Status StreamGroup::PutUse(const HeldSite& held, const StreamBuffers& buffers,
-                           cuda::Stream stream) {
-  const StreamCall& call = held.site_->call();
-  if (Status s = CheckBuffers(call, buffers); !s.ok()) return s;
-  if (Status s = Check(); !s.ok()) return s;
-  if (Status s = args_.group->AwaitReady(); !s.ok()) return s;
-  driver_.context_set_current(context_);
-  const bool captured = IsBeingCaptured(driver_, stream);
-  if (carried_plans_ != nullptr && !captured) {
-    if (Status s = TakeCarriedPlan(call, buffers, stream); !s.ok()) return s;
+// One put that is under way, from AwaitTurn on.
+class StreamGroup::Turn {
+ public:
+  Turn(StreamGroup& group, StreamSite& site, bool waits)
+      : group_(group), site_(site), waits_(waits) {}
+  // Whoever drains the group, or follows a stop, has noted the site's uses without this one.
+  ~Turn() {
+    MutexLock lock(group_.mutex_);
+    std::erase_if(group_.puts_, [this](const UnderWay& put) { return put.site == &site_; });
+    if (!group_.open_ || (group_.stops_ && !waits_)) site_.NotePuts();
+    group_.changed_.NotifyAll();
   }
-  MutexLock lock(mutex_);
-  if (Status s = AwaitOpen(Clock::now() + kMapDeadline); !s.ok()) return s;
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  StreamGroup& group_;
+  StreamSite& site_;
+  const bool waits_;
+};
+
+Status StreamGroup::AwaitTurn(const StreamSite& site, cuda::Stream stream) {
+  const auto holds_up = [&](const UnderWay& put) {
+    return put.site == &site || put.stream == stream;
+  };
+  while (true) {
+    if (Status s = AwaitOpen(Clock::now() + kMapDeadline); !s.ok()) return s;
+    if (std::none_of(puts_.begin(), puts_.end(), holds_up)) break;
+    changed_.WaitUntil(mutex_, Clock::now() + kLook);
+  }
+  puts_.push_back({&site, stream});
+  return {};
+}
+
+StreamSite::Surroundings StreamGroup::SurroundingsOf(const HeldSite& held, bool captured) const {
+  const StreamCall& call = held.site_->call();
   const RoutingSpec spec = Routing(call);
   StreamSite::Surroundings around{driver_, *kernels_, shape_, captured, spec, {}, {}};
   if (MovesOwnRows(call, formation_->spec)) {
@@ -178,13 +217,38 @@ Status StreamGroup::PutUse(const HeldSite& held, const StreamBuffers& buffers,
     around.places = scratch_.WorkerPlaces(call, spec, held.scratch_, held.site_->number());
     around.places.region = region_;
   }
-  const bool waits = stops_ && !captured;
-  held.site_->SetWaited(waits);
-  if (waits) held.site_->ClearAnswers();
-  Status put = held.site_->Put(around, buffers, stream);
+  return around;
+}
+
+Status StreamGroup::PutUse(const HeldSite& held, const StreamBuffers& buffers,
+                           cuda::Stream stream) {
+  StreamSite& site = *held.site_;
+  if (Status s = CheckBuffers(site.call(), buffers); !s.ok()) return s;
+  if (Status s = Check(); !s.ok()) return s;
+  if (Status s = args_.group->AwaitReady(); !s.ok()) return s;
+  driver_.context_set_current(context_);
+  const bool captured = IsBeingCaptured(driver_, stream);
+  if (carried_plans_ != nullptr && !captured) {
+    if (Status s = TakeCarriedPlan(site.call(), buffers, stream); !s.ok()) return s;
+  }
+  bool waits = false;
+  std::optional<Turn> turn;
+  std::optional<StreamSite::Surroundings> around;
+  {
+    MutexLock lock(mutex_);
+    if (Status s = AwaitTurn(site, stream); !s.ok()) return s;
+    waits = stops_ && !captured;
+    turn.emplace(*this, site, waits);
+    around.emplace(SurroundingsOf(held, captured));
+    site.SetWaited(waits);
+    if (waits) site.ClearAnswers();
+  }
+  // Under no lock: where the stream's queue is full the driver holds this thread up for as long as the stream waits for others,
+  // and what ends that may be this group's thread.
+  Status put = site.Put(*around, buffers, stream);
+  turn.reset();
   if (!put.ok() || !waits) return put;
-  lock.Unlock();
-  return FinishUse(*held.site_, stream);
+  return FinishUse(site, stream);
 }
 
 Status StreamGroup::TakeCarriedPlan(const StreamCall& call, const StreamBuffers& buffers,
@@ -245,7 +309,9 @@ void StreamGroup::Retire(StreamSite* site, int scratch) {
 }
 
 void StreamGroup::Close() {
+  std::unique_ptr<RankOnDevice> place;  // Given back under no lock.
   MutexLock lock(mutex_);
+  place = std::move(place_);
   closed_ = true;
   Status cause;
   if (over_.ok() && args_.group->HasEnded(&cause) && cause.resumable) over_ = cause;
@@ -319,7 +385,7 @@ void StreamGroup::UnmapStaging() {
   driver_.context_set_current(context_);
   const auto may_touch = [this] {
     MutexLock lock(mutex_);
-    return !sites_.HavePutsEnded() || sites_.AreReplaying();
+    return !puts_.empty() || !sites_.HavePutsEnded() || sites_.AreReplaying();
   };
   while (may_touch() && !IsContextGone()) std::this_thread::sleep_for(kGuardPeriod);
   regions_.Unmap();
@@ -328,19 +394,24 @@ void StreamGroup::UnmapStaging() {
 // What streams have in them cannot be refused and made again, so it ends first: the worker goes on for as long as any slot
 // is armed by a stream. If it does not end, the group's end ends what it waits for.
 void StreamGroup::FollowStop() {
-  const bool gone = IsContextGone();
   const Clock::time_point now = Clock::now();
-  MutexLock lock(mutex_);
-  if (!std::exchange(stops_, true)) {
-    sites_.NotePuts();
-    stops_since_ = now;
-    last_replay_ = now;
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(stops_, true)) {
+      sites_.NotePuts();
+      stops_since_ = now;
+      last_replay_ = now;
+    }
+    if (quiet_) return;
+    if (sites_.AreReplaying()) last_replay_ = now;
+    // While the driver holds a put up it may hold up whoever asks it something.
+    if (!puts_.empty()) return;
   }
-  if (quiet_) return;
-  if (sites_.AreReplaying()) last_replay_ = now;
+  const bool gone = IsContextGone();
+  MutexLock lock(mutex_);
   const bool no_replays = !sites_.HaveCaptured() || now - last_replay_ >= kReplayPause ||
                           now - stops_since_ >= kReplayLimit;
-  if (!(sites_.HavePutsEnded() && no_replays) && !gone) return;
+  if (!(puts_.empty() && sites_.HavePutsEnded() && no_replays) && !gone) return;
   quiet_ = true;
   sites_.Forget();
 }

@@ -25,6 +25,7 @@
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
 #include "client/cuda/carried_plans.h"
+#include "client/cuda/hardware_queues.h"
 #include "client/cuda/owned_sites.h"
 #include "client/cuda/registered_slots.h"
 #include "client/cuda/stream_progress.h"
@@ -66,7 +67,8 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
  public:
   // Maps the staging and starts the thread. Allocates device memory: nothing may wait in a stream.
   //   FAILED_PRECONDITION  the group's staging is not on this device; or the driver cannot map or
-  //                        register it, or lacks stream memory operations
+  //                        register it, or lacks stream memory operations; or another rank of this process is on the
+  //                        device, which has too few hardware queues for both (hardware_queues.h)
   //   DEADLINE_EXCEEDED    the group was not READY in time
   static Status Create(const StreamGroupArgs& args, Clock::time_point deadline,
                        std::shared_ptr<StreamGroup>* group);
@@ -104,7 +106,17 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   explicit StreamGroup(const StreamGroupArgs& args);
   // With the group and the rank before its text.
   Status InPlace(Status status) const;
+  class Turn;
+  // A put whose calls of the driver are being made, which may take as long as its stream waits for others.
+  struct UnderWay {
+    const StreamSite* site;
+    cuda::Stream stream;
+  };
   Status PutUse(const HeldSite& site, const StreamBuffers& buffers, cuda::Stream stream);
+  // Waits until the group is open, and nobody puts the site or into the stream; this put is then under way.
+  Status AwaitTurn(const StreamSite& site, cuda::Stream stream) EPD_REQUIRES(mutex_);
+  StreamSite::Surroundings SurroundingsOf(const HeldSite& site, bool captured) const
+      EPD_REQUIRES(mutex_);
   Status SetUp(const Formation& formation);
   void Run();
   bool Finished();
@@ -156,6 +168,8 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
   uint8_t* region_ EPD_GUARDED_BY(mutex_) = nullptr;                   // The own one.
   OwnedSites sites_ EPD_GUARDED_BY(mutex_);
+  std::vector<UnderWay> puts_ EPD_GUARDED_BY(mutex_);
+  std::unique_ptr<RankOnDevice> place_ EPD_GUARDED_BY(mutex_);  // Until it is closed.
 };
 
 }  // namespace epd::client

@@ -221,14 +221,14 @@ cuda::DevicePointer StreamSite::RequestOf(int step) const {
 Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
                        cuda::Stream stream) {
   Queue queue(around, stream);
+  if (around.captured) captured_ = true;
   if (around.own.has_value()) {
     PutOwn(around, buffers, queue);
   } else {
     PutForWorker(around, buffers, queue);
   }
   // The worker sees all arms of a use that is over.
-  captured_ |= around.captured;
-  const uint32_t number = around.captured ? num_put_ : num_put_ + 1;
+  const uint32_t number = num_put_ + (around.captured ? 0 : 1);
   if (queue.End(batches_[2],
                 around.captured ? progress_.SetReplaying(false) : progress_.SetEnded(number))) {
     num_put_ = number;

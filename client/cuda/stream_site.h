@@ -1,6 +1,7 @@
 // A call site in GPU streams: three op slots, one for each step, and what a stream does with them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -51,7 +52,7 @@ class StreamSite {
     StreamPlaces places;            // Where the worker moves the rows; else
     std::optional<RankPlaces> own;  // where this rank does.
   };
-  // Queues one call. Neither waits nor allocates.
+  // Queues one call: one at a time. Allocates nothing; waits where the driver does, for room in the stream's queue.
   //   INTERNAL  a driver's call failed; the text names it
   Status Put(const Surroundings& around, const StreamBuffers& buffers, cuda::Stream stream);
 
@@ -109,8 +110,9 @@ class StreamSite {
   bool entered_ = false;
   bool waited_ = false;
   SiteProgress progress_;  // Prepare sets it.
-  bool captured_ = false;
-  uint32_t num_put_ = 0;  // Not captured; wraps.
+  // Written by whoever puts, one at a time, and read under the group's mutex.
+  std::atomic<bool> captured_ = false;
+  std::atomic<uint32_t> num_put_ = 0;  // Not captured; wraps.
   uint32_t noted_ = 0;
   // Constants: the arm of a step, and behind those of announce and publish the wait.
   std::vector<cuda::BatchedOperation> batches_[kNumSteps];

@@ -12,7 +12,7 @@ namespace epd::client {
 namespace {
 
 constexpr std::chrono::microseconds kLook{100};
-constexpr std::chrono::seconds kLimit{10};
+constexpr std::chrono::seconds kLimit{30};
 
 // In a stream of its own, in which nothing waits.
 Status Send(const cuda::DriverTable& driver, cuda::DevicePointer from, size_t bytes,
@@ -29,7 +29,7 @@ Status Send(const cuda::DriverTable& driver, cuda::DevicePointer from, size_t by
     }
   }
   if (code == cuda::kNotReady) {
-    return {Code::kDeadlineExceeded, "the device has not taken a group's tables within 10 s"};
+    return {Code::kDeadlineExceeded, "the device has not taken a group's tables within 30 s"};
   }
   driver.stream_destroy(stream);
   return code == cuda::kSuccess ? Status() : Refused(driver, "cuMemcpyAsync", code);

@@ -27,7 +27,7 @@ FakeDriver& FakeDriver::Get() {
   return *g_driver;
 }
 
-FakeDriver::FakeDriver(FakeMachine machine) : machine_(machine) {
+FakeDriver::FakeDriver(FakeMachine machine) : machine_(machine), connections_(machine.connections) {
   if (g_driver != nullptr) {
     std::fprintf(stderr, "two FakeDrivers at a time\n");
     std::abort();
@@ -79,11 +79,21 @@ void FakeDriver::OnWork(std::function<void(const FakeWork& work)> hook) {
   work_hook_ = std::move(hook);
 }
 
-void FakeDriver::OnRetain(std::function<void(Device device)> hook) {
+void FakeDriver::OnRetain(std::function<bool(Device device)> hook) {
   retain_hook_ = std::move(hook);
 }
 
 void FakeDriver::RunApart() { runs_apart_ = true; }
+
+void FakeDriver::LimitStream(Stream stream, size_t max_operations) {
+  std::lock_guard lock(mutex_);
+  streams_[stream].max_operations = max_operations;
+}
+
+int FakeDriver::num_held_up() const {
+  std::lock_guard lock(mutex_);
+  return num_held_up_;
+}
 
 void FakeDriver::OnViolation(std::function<void(const std::string& what)> hook) {
   violation_hook_ = std::move(hook);
@@ -106,7 +116,7 @@ int FakeDriver::RunLocked() {
     moved = false;
     left = 0;
     for (auto& [stream, state] : streams_) {
-      while (!state.operations.empty() && state.operations.front().run()) {
+      while (!state.operations.empty() && IsFirstOfQueue(state) && state.operations.front().run()) {
         state.operations.pop_front();
         moved = true;
       }
@@ -228,9 +238,36 @@ int FakeDriver::MakeMemory(uint64_t bytes, int home) {
   return fd;
 }
 
+bool FakeDriver::IsFirstOfQueue(const StreamState& stream) const {
+  return std::none_of(streams_.begin(), streams_.end(), [&](const auto& entry) {
+    const StreamState& other = entry.second;
+    return other.device == stream.device && other.queue == stream.queue &&
+           !other.operations.empty() &&
+           other.operations.front().number < stream.operations.front().number;
+  });
+}
+
+void FakeDriver::SetConnections(int connections) {
+  std::lock_guard lock(mutex_);
+  connections_ = connections;
+}
+
+// The caller holds the mutex once.
+void FakeDriver::AwaitRoom(const StreamState& stream) {
+  ++num_held_up_;
+  while (stream.max_operations > 0 && stream.operations.size() >= stream.max_operations) {
+    mutex_.unlock();
+    usleep(50);
+    mutex_.lock();
+  }
+  --num_held_up_;
+}
+
 Result FakeDriver::Enqueue(Stream stream, StreamOperation operation) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return 400;  // CUDA_ERROR_INVALID_HANDLE
+  AwaitRoom(found->second);
+  operation.number = num_put_++;
   found->second.operations.push_back(std::move(operation));
   RunUnlessApart();
   return kSuccess;

@@ -41,7 +41,15 @@ struct FakeMachine {
     return device == peer || (peer_access && !no_peer_access.contains({device, peer}));
   }
   bool mps = false;
+  int compute_mode = 0;  // CU_COMPUTEMODE_DEFAULT.
+  bool mig = false;  // What there are are instances of divided GPUs.
+  // Of the machine's devices those that this process is shown, in its order; none: all, in the machine's.
+  std::vector<int> shown = {};
+  // Hardware queues, over which the streams are spread as they are made. What waits in one holds up whatever was put behind it, into
+  // whichever stream: so an H200 stood still with CUDA_DEVICE_MAX_CONNECTIONS=1, and two ranks.
+  int connections = 32;
   bool rdma = false;         // Network cards reach memory of cuMemCreate.
+  bool rdma_memory = true;   // False: so the driver says, and makes none.
   bool with_runtime = true;  // runtime_take_last_error is there.
   // Memory is mapped and unmapped beside work in streams, as a client does: its kernels look at an answer before they touch
   // any. What touches unmapped memory faults in any case.
@@ -87,8 +95,9 @@ class FakeDriver {
   void OnCall(std::function<void(const std::string& symbol)> hook);
   // Runs before each thing that a stream does, and behind each wait of it.
   void OnWork(std::function<void(const FakeWork& work)> hook);
-  // Runs for each context that is retained.
-  void OnRetain(std::function<void(Device device)> hook);
+  // Runs for each context that is retained, with the machine's number of the device. False: somebody else has it in a mode in which
+  // nobody else may.
+  void OnRetain(std::function<bool(Device device)> hook);
 
   // Puts an operation of somebody else (a communicator) into a stream. It is asked again until it is
   // through; whoever is at the other end may never come, so nothing may wait for the device meanwhile.
@@ -98,6 +107,13 @@ class FakeDriver {
   // From now on only RunStreams runs streams, and no call does by the way: as a device that works by
   // itself, on a thread that calls RunStreams again and again.
   void RunApart();
+  // From now on whoever puts something into a stream that has `max_operations` left is held up until there is room, as by a
+  // driver that has no room for more launches. 0: there is always room.
+  void LimitStream(Stream stream, size_t max_operations);
+  // Calls that are held up now.
+  int num_held_up() const;
+  // As cuInit reads it of CUDA_DEVICE_MAX_CONNECTIONS: of streams that are made from now on.
+  void SetConnections(int connections);
   // Runs as soon as a rule is broken.
   void OnViolation(std::function<void(const std::string& what)> hook);
 
@@ -133,10 +149,13 @@ class FakeDriver {
   struct StreamOperation {
     bool is_wait = false;
     std::function<bool()> run;  // False: not yet.
+    uint64_t number = 0;        // In the order in which all were put.
   };
   struct StreamState {
     Device device = 0;  // Of the context that was current when it was made.
     std::deque<StreamOperation> operations;
+    size_t max_operations = 0;
+    int queue = 0;
   };
   struct FunctionState {
     std::string name;
@@ -159,6 +178,13 @@ class FakeDriver {
   };
 
   static FakeDriver& Get();
+  int NumShown() const {
+    return machine_.shown.empty() ? machine_.num_devices : static_cast<int>(machine_.shown.size());
+  }
+  // The machine's number of one that this process is shown.
+  int MachineNumber(Device device) const {
+    return machine_.shown.empty() ? device : machine_.shown.at(static_cast<size_t>(device));
+  }
   void FillTable();
   void FillMemoryCalls();
   void FillSharingCalls();
@@ -184,6 +210,9 @@ class FakeDriver {
   Result Enqueue(Stream stream, StreamOperation operation);
   // Tells whoever counts; `work.device` is filled in here.
   void Did(Stream stream, FakeWork work) const;
+  void AwaitRoom(const StreamState& stream);
+  // Nothing that was put before the stream's first operation is left in its hardware queue.
+  bool IsFirstOfQueue(const StreamState& stream) const;
 
   const FakeMachine machine_;
   DriverTable table_;
@@ -191,9 +220,11 @@ class FakeDriver {
   mutable std::recursive_mutex mutex_;
   std::function<void(const std::string&)> hook_;
   std::function<void(const FakeWork&)> work_hook_;
-  std::function<void(Device)> retain_hook_;
+  std::function<bool(Device)> retain_hook_;
   std::function<void(const std::string&)> violation_hook_;
   bool runs_apart_ = false;
+  int connections_;
+  int num_held_up_ = 0;
   std::map<std::string, Failure> failures_;
   Result poison_ = kSuccess;
   std::vector<std::string> calls_;
@@ -207,6 +238,8 @@ class FakeDriver {
   uint64_t used_bytes_ = 0;
   uint64_t rdma_bytes_ = 0;
   uint64_t next_ = 1;
+  uint64_t num_put_ = 0;
+  std::map<Device, int> num_streams_made_;
   std::map<MemoryHandle, Allocation> handles_;
   std::map<DevicePointer, uint64_t> reserved_;
   std::map<DevicePointer, Mapping> mapped_;

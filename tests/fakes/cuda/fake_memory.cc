@@ -49,9 +49,9 @@ void FakeDriver::FillMemoryCalls() {
         if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
         // cuda.h at gpuDirectRDMACapable: ask for the attribute first, or creation fails.
         const bool rdma = properties->flags.gpu_direct_rdma_capable != 0;
-        if (rdma && !d.machine_.rdma) return kNotSupported;
+        if (rdma && !(d.machine_.rdma && d.machine_.rdma_memory)) return kNotSupported;
         d.rdma_bytes_ += rdma ? bytes : 0;
-        const int home = properties->location.id;
+        const int home = d.MachineNumber(properties->location.id);
         const int fd = d.MakeMemory(bytes, home);
         if (fd < 0) return kOutOfMemory;
         *handle = d.next_++;
@@ -160,11 +160,12 @@ void FakeDriver::FillMemoryCalls() {
                   }
                   Mapping& mapping = found->second;
                   // cuda.h at cuMemSetAccess: the device must be able to reach where the memory is.
-                  if (!d.machine_.CanAccess(access->location.id, mapping.home)) {
+                  const int number = d.MachineNumber(access->location.id);
+                  if (!d.machine_.CanAccess(number, mapping.home)) {
                     return kInvalidDevice;
                   }
                   // A rule of epd's: workers read each other's memory, and nothing else.
-                  if (writes && mapping.imported && access->location.id != mapping.home) {
+                  if (writes && mapping.imported && number != mapping.home) {
                     d.Violation("cuMemSetAccess", "memory of another worker could be written");
                   }
                   mprotect(reinterpret_cast<void*>(address), bytes,

@@ -108,7 +108,9 @@ void FakeDriver::FillStreamCalls() {
   EPD_FAKE_CALL(stream_create, "cuStreamCreate", kNeedsContext | kMayBlock,
                 (Stream * stream, unsigned), {
                   *stream = reinterpret_cast<Stream>(d.next_++);
-                  d.streams_[*stream].device = CurrentDevice();
+                  StreamState& made = d.streams_[*stream];
+                  made.device = CurrentDevice();
+                  made.queue = d.num_streams_made_[made.device]++ % d.connections_;
                   return kSuccess;
                 });
   EPD_FAKE_CALL(stream_destroy, "cuStreamDestroy", kNeedsContext, (Stream stream), {

@@ -1,5 +1,5 @@
 // A libcuda.so.1 without a GPU: the fake driver behind cuGetProcAddress, told by EPD_FAKE_CUDA what to
-// be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 nopeer=0-1 mps=1 version=12040
+// be, as words: devices=2 shows=1,0 mig=1 mode=3 connections=1 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 nopeer=0-1 mps=1 version=12040
 // missing=cuMemCreate missing=all stub=1 work=1 fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
 //
 // Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
@@ -13,9 +13,12 @@
 #include "tests/fakes/cuda/libcuda.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -75,6 +78,13 @@ FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
     machine.no_peer_access.insert({device, peer});
   }
   machine.mps = number("mps", 0) != 0;
+  machine.mig = number("mig", 0) != 0;
+  machine.compute_mode = number("mode", machine.compute_mode);
+  if (const auto found = words.find("shows"); found != words.end()) {
+    std::istringstream list(found->second);
+    for (std::string one; std::getline(list, one, ',');)
+      machine.shown.push_back(std::atoi(one.c_str()));
+  }
   machine.with_runtime = false;
   machine.maps_beside_work = !IsWorker();
   return machine;
@@ -82,9 +92,9 @@ FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
 
 // As CUDA's documentation of CUDA_DEVICE_MAX_CONNECTIONS has it: from 1 to 32 queues of the device, 8 where nothing is said; read
 // by cuInit. Streams that share one wait for each other.
-bool HasAllQueues() {
+int Connections() {
   const char* said = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return said != nullptr && std::atoi(said) >= 32;
+  return said == nullptr ? 8 : std::clamp(std::atoi(said), 1, 32);
 }
 
 // Between two looks at a device a worker sleeps for 20 us, which the kernel makes 70 unless it is told.
@@ -106,12 +116,26 @@ struct Loaded {
 
   std::string folder = Folder();
   std::set<std::string> launched;
-  std::atomic<bool> had_all_queues = false;
+  std::set<int> held;
+  int connections = 0;  // Since cuInit.
+  std::atomic<bool> told_queues = false;
   std::atomic<bool> slept = false;
 
   static std::string Folder() {
     const char* folder = std::getenv("EPD_FAKE_CUDA_FOLDER");
     return folder == nullptr ? "" : folder;
+  }
+
+  // In the mode in which one process alone has a device, whoever has come first has it for as long as it lives.
+  bool MayHave(int device) {
+    const int mode = MachineOf(words).compute_mode;
+    if (mode != epd::cuda::kComputeModeExclusiveProcess || folder.empty()) return true;
+    if (held.count(device) > 0) return true;
+    const std::string file = folder + "/held." + std::to_string(device);
+    const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) return false;
+    held.insert(device);
+    return true;
   }
 
   // Once for each time that somebody makes the file.
@@ -166,7 +190,9 @@ struct Loaded {
     }
     driver.OnViolation([this](const std::string& what) { Note(what); });
     driver.OnRetain([this](epd::cuda::Device device) {
+      if (!MayHave(device)) return false;
       Write("contexts", std::string(program_invocation_short_name) + " " + std::to_string(device));
+      return true;
     });
     if (words.contains("work")) {
       driver.OnWork([this](const epd::cuda::FakeWork& work) { NoteWork(work); });
@@ -174,9 +200,14 @@ struct Loaded {
     driver.RunApart();
     std::thread([this] { Run(); }).detach();
     driver.OnCall([this](const std::string& symbol) {
-      if (symbol == "cuInit") had_all_queues = HasAllQueues();
+      if (symbol == "cuInit" && connections == 0) {
+        const auto said = words.find("connections");
+        connections = said == words.end() ? Connections() : std::atoi(said->second.c_str());
+        driver.SetConnections(connections);
+      }
       // Whoever only looks what there is has no streams.
-      if (symbol == "cuStreamCreate" && IsWorker() && !had_all_queues.exchange(true)) {
+      if (symbol == "cuStreamCreate" && IsWorker() && connections != 32 &&
+          !told_queues.exchange(true)) {
         Note("cuInit: CUDA_DEVICE_MAX_CONNECTIONS was not 32");
       }
       if (symbol == "cuEventQuery" && IsWorker() && !WakesInTime() && !slept.exchange(true)) {

@@ -17,6 +17,7 @@
 #include <numeric>
 #include <random>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 namespace epd::cuda {
@@ -24,6 +25,8 @@ namespace {
 
 constexpr NcclResult kInvalidArgument = 4;
 constexpr NcclResult kInvalidUsage = 5;
+// A split takes its time.
+constexpr int kSplitLooks = 20;
 constexpr char kMagic[8] = {'F', 'A', 'K', 'E', 'N', 'C', 'C', 'L'};
 
 struct IdBytes {
@@ -64,8 +67,10 @@ struct Comm {
   bool finalized = false;
   bool destroyed = false;
   int num_children = 0;
-  std::shared_ptr<Comm> forming;        // The last that was split off, until all members are in it,
-  NcclComm* forming_out = nullptr;      // and where its handle goes then.
+  std::shared_ptr<Comm> forming;    // The last that was split off, until all members are in it,
+  NcclComm* forming_out = nullptr;  // and where its handle goes then.
+  int num_looks = 0;                // Of whoever splits, until it is there.
+  std::thread::id splitter;
   std::map<int, uint64_t> groups_with;  // By peer.
 
   std::string File(char kind, int of) const { return folder + "/" + kind + std::to_string(of); }
@@ -253,12 +258,18 @@ NcclResult Split(NcclComm parent, int, int key, NcclComm* out, NcclConfig* confi
   comm->Mark('r');
   from->forming = std::move(comm);
   from->forming_out = out;
+  from->num_looks = kSplitLooks;
+  from->splitter = std::this_thread::get_id();
   *out = nullptr;
   return kNcclSuccess;
 }
 
 bool IsForming(Comm& comm) {
   if (comm.forming == nullptr) return false;
+  if (comm.splitter != std::this_thread::get_id()) {
+    Violation("ncclCommGetAsyncError: another thread than the one that splits it asks");
+  }
+  if (--comm.num_looks > 0) return true;
   for (int peer = 0; peer < comm.num_ranks; ++peer) {
     if (!comm.forming->Has('r', peer)) return true;
   }

@@ -1,9 +1,11 @@
 // Ranks on one GPU, or in turns on several, whose calls go into streams, over an epd that runs; with a real driver, tests/gpu
 // starts it.
 //
-//   stream_ranks --socket=PATH [--ranks=4] [--processes=2] [--gpus=1] [--steps=100] [--executor=worker|client]
+//   stream_ranks --socket=PATH [--ranks=4] [--processes=2] [--gpus=1] [--steps=100] [--executor=worker|client] [--only=P]
 //
+// With --only that process alone, for environments that differ: somebody starts the others.
 // Prints {"passed": true, ...} and ends with 0, or what went wrong on each rank, and ends with 1.
+#include <atomic>
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +28,7 @@ struct Options {
   uint32_t processes = 2;
   uint32_t gpus = 1;
   uint32_t steps = 100;
+  uint32_t only = UINT32_MAX;  // A process; of a larger number: all.
   epd_executor executor = EPD_EXECUTOR_WORKER;
 };
 
@@ -43,7 +46,8 @@ bool Read(int argc, char** argv, Options* options) {
       return value != nullptr;
     };
     if (number("--ranks=", &options->ranks) || number("--processes=", &options->processes) ||
-        number("--gpus=", &options->gpus) || number("--steps=", &options->steps)) {
+        number("--gpus=", &options->gpus) || number("--steps=", &options->steps) ||
+        number("--only=", &options->only)) {
       continue;
     }
     if (const char* socket = ValueOf(argv[i], "--socket="); socket != nullptr) {
@@ -65,6 +69,7 @@ struct LocalRanks {
   explicit LocalRanks(uint32_t ranks) : all(ranks) {}
   std::barrier<> all;
   std::mutex one_at_a_time;
+  std::atomic<bool> failed = false;  // One of them cannot begin: the others would wait for it.
 };
 
 std::string RunSteps(StreamRank& streams, const ExchangeCase& shape, uint32_t rank,
@@ -94,8 +99,9 @@ std::string RunRank(const Options& options, const ExchangeCase& shape, uint32_t 
     const std::lock_guard lock(local.one_at_a_time);
     problem = streams.emplace("libcuda.so.1", joined, shape, gpu).problem;
   }
+  if (!problem.empty()) local.failed = true;
   local.all.arrive_and_wait();
-  if (problem.empty()) problem = RunSteps(*streams, shape, rank, options.steps);
+  if (!local.failed) problem = RunSteps(*streams, shape, rank, options.steps);
   local.all.arrive_and_wait();
   streams.reset();
   local.all.arrive_and_wait();
@@ -131,6 +137,7 @@ int Run(const Options& options) {
                            .num_tokens = std::vector<uint32_t>(options.ranks, 64)};
   std::vector<std::unique_ptr<RankProcess>> processes;
   for (uint32_t process = 0; process < options.processes; ++process) {
+    if (options.only < options.processes && process != options.only) continue;
     processes.push_back(std::make_unique<RankProcess>(
         [&, process](Link&) { return RunProcess(options, shape, process); }));
   }

@@ -53,6 +53,28 @@ TEST_F(StreamRanks, PassOnSeveralGpusDirectlyAndByNccl) {
   }
 }
 
+// Megatron sets 1. What stands still without the refusal is the first step.
+TEST_F(StreamRanks, OfOneProcessWithOneHardwareQueueAreRefusedByNameAndOfSeveralPass) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const ChildOutput said = RunRanks(daemon, "--processes=1", "--executor=worker");
+  EXPECT_EQ(said.end, "exited with status 1");
+  EXPECT_THAT(said.complaints,
+              HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS: got 1, expected at least 4 for 2 ranks"));
+  const ChildOutput apart = RunRanks(daemon, "--processes=4", "--executor=worker");
+  EXPECT_EQ(apart.end, "") << apart.complaints;
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+TEST_F(StreamRanks, OnAGpuThatOneProcessAloneMayHaveAreToldSo) {
+  setenv("EPD_FAKE_CUDA", "mode=3", 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const ChildOutput said = RunRanks(daemon, "--processes=2", "--executor=worker");
+  EXPECT_EQ(said.end, "exited with status 1");
+  EXPECT_THAT(said.complaints, HasSubstr("compute mode EXCLUSIVE_PROCESS"));
+  EXPECT_THAT(said.complaints, HasSubstr("-c DEFAULT"));
+}
+
 TEST_F(StreamRanks, FailWhereNoGpuIsServed) {
   RunningDaemon daemon({"--cuda_staging_bytes=0"});
   const ChildOutput said = RunRanks(daemon, "--processes=2", "--executor=worker");

@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "tests/unit/client/cuda/stream_group_fixture.h"
 
@@ -194,6 +197,106 @@ TEST_P(StreamDrainTest, AStopInOrderWaitsForAReplayThatIsInAUse) {
   CheckOutputs("in a replay at the stop");
   ExpectForgotten();
   EXPECT_TRUE(CheckAll().ok());
+}
+
+// A driver whose queue is full holds up whoever launches, for as long as the stream waits for others.
+class HeldUpPut : public StreamDrainTest {
+ protected:
+  void SetUp() override {
+    Refill(1);
+    ASSERT_EQ(node_.driver().table().stream_create(&second_, 1), cuda::kSuccess);
+    node_.driver().LimitStream(node_.stream(0), 4);
+    put_ = std::async(std::launch::async, [this] { return ranks_[0]->Put(); });
+    ASSERT_TRUE(StreamNode::Await([this] { return node_.driver().num_held_up() == 1; }));
+  }
+  void TearDown() override {
+    EndHoldUp();
+    node_.driver().table().stream_destroy(second_);
+  }
+  void EndHoldUp() { node_.driver().LimitStream(node_.stream(0), 0); }
+  // Whether `act` ends while the put is held up.
+  bool Ends(std::function<void()> act) {
+    other_ = std::async(std::launch::async, std::move(act));
+    return other_.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  }
+  // What the put or what is in the streams has met.
+  Status Failure() {
+    Status put = put_.get();
+    return put.ok() ? CheckAll() : put;
+  }
+  bool HasPut() { return put_.wait_for(std::chrono::seconds(10)) == std::future_status::ready; }
+
+  cuda::Stream second_ = nullptr;  // Of rank 0.
+  std::future<Status> put_;
+  std::future<void> other_;
+};
+INSTANTIATE_TEST_SUITE_P(Executors, HeldUpPut, kExecutors, NameOf);
+
+TEST_P(HeldUpPut, KeepsNobodyElseWaiting) {
+  EXPECT_TRUE(Ends([this] { (void)ranks_[0]->group->Check(); }));
+  EXPECT_TRUE(Ends([this] { (void)ranks_[0]->group->formation(); }));
+  EXPECT_EQ(node_.driver().num_held_up(), 1) << "it is held up meanwhile";
+  EndHoldUp();
+  EXPECT_TRUE(ranks_[1]->Put().ok());
+  ASSERT_TRUE(HasPut());
+  EXPECT_TRUE(put_.get().ok());
+  ASSERT_TRUE(node_.AwaitStreams());
+  CheckOutputs("put while the queue was full");
+}
+
+// Streams of two ranks wait for each other by pairs, so one that is full must not keep another one empty.
+TEST_P(HeldUpPut, KeepsNoOtherStreamOfItsGroupWaiting) {
+  std::vector<std::unique_ptr<HeldSite>> sites;
+  for (auto& rank : ranks_) {
+    StreamCall call;
+    call.rank = rank->rank_;
+    call.program[0] = 9;
+    call.top_k = kK;
+    call.num_tokens = kT;
+    ASSERT_TRUE(rank->group->AddSite(call, &sites.emplace_back()).ok());
+  }
+  Device<int32_t> counts{3};
+  Device<int32_t> total{1};
+  Device<uint8_t> plan{RoutingPlanBytes(RankProgram::Spec())};
+  const auto put = [&](uint32_t rank, cuda::Stream stream) {
+    StreamBuffers buffers = ranks_[rank]->BuffersOf(kPrepare);
+    buffers.token_counts = counts.data;
+    buffers.total_recv = total.data;
+    buffers.handle_mem = plan.data;
+    return ranks_[rank]->group->Put(*sites[rank], buffers, stream);
+  };
+  EXPECT_TRUE(Ends([&] { EXPECT_TRUE(put(0, second_).ok()); }));
+  EXPECT_TRUE(put(1, node_.stream(1)).ok());
+  EXPECT_TRUE(StreamNode::Await(
+      [&] { return node_.driver().table().stream_query(second_) == cuda::kSuccess; }));
+  EXPECT_EQ(node_.driver().num_held_up(), 1) << "it is held up meanwhile";
+  EndHoldUp();
+  EXPECT_TRUE(ranks_[1]->Put().ok());
+  ASSERT_TRUE(HasPut());
+  ASSERT_TRUE(node_.AwaitStreams());
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+TEST_P(HeldUpPut, IsEndedByItsGroupWhereNobodyElseAnswersAnyMore) {
+  node_.EndDaemon();
+  EXPECT_TRUE(HasPut());
+  EndHoldUp();
+  ASSERT_TRUE(node_.AwaitStreams());
+  EXPECT_EQ(Failure().code, Code::kUnavailable);
+}
+
+TEST_P(HeldUpPut, KeepsTheStagingMappedUntilItHasEnded) {
+  std::thread replacing([this] { node_.ReplaceWorker(); });
+  EXPECT_TRUE(HasPut()) << "what it waits for is answered ABORTED";
+  EndHoldUp();
+  replacing.join();
+  EXPECT_EQ(NumUnmapped(), 2 * NumMappings());
+  ASSERT_TRUE(node_.AwaitStreams());
+  EXPECT_EQ(Failure().code, Code::kAborted);
+  node_.FinishReplacement();
+  Refill(2);
+  PutAll();
+  CheckOutputs("after");
 }
 
 }  // namespace

@@ -180,7 +180,13 @@ std::shared_ptr<const Formation> StreamNode::MakeFormation(uint32_t rank, uint64
 
 std::shared_ptr<StreamGroup> StreamNode::Attach(uint32_t rank) {
   std::shared_ptr<StreamGroup> group;
-  const Status status = StreamGroup::Create(
+  const Status status = TryAttach(rank, &group);
+  EXPECT_TRUE(status.ok()) << status.message;
+  return group;
+}
+
+Status StreamNode::TryAttach(uint32_t rank, std::shared_ptr<StreamGroup>* group) {
+  return StreamGroup::Create(
       {.slots = pools_[rank],
        .lost =
            [this] {
@@ -191,9 +197,7 @@ std::shared_ptr<StreamGroup> StreamNode::Attach(uint32_t rank) {
        .device = 0,
        .driver = &graph_.table(),
        .image = "image"},
-      Clock::now() + std::chrono::seconds(10), &group);
-  EXPECT_TRUE(status.ok()) << status.message;
-  return group;
+      Clock::now() + std::chrono::seconds(10), group);
 }
 
 // Behind the live rows a worker clears nothing.

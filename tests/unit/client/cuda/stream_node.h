@@ -41,6 +41,7 @@ class StreamNode {
 
   // Of one rank, attached; its session is its own.
   std::shared_ptr<StreamGroup> Attach(uint32_t rank);
+  Status TryAttach(uint32_t rank, std::shared_ptr<StreamGroup>* group);
   Group& group(uint32_t rank) { return *groups_[rank]; }
   cuda::FakeDriver& driver() { return driver_; }
   cuda::Stream stream(uint32_t rank) { return streams_[rank]; }
