@@ -6,12 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/device/machine_probe.h"
 #include "kernels/cuda/driver/device_shape.h"
+#include "kernels/cuda/driver/device_words.h"
 
 namespace epd::cuda {
 namespace {
-
-// Within which a worker has to say that it is ready, with a margin.
-constexpr absl::Duration kTrialLimit = absl::Seconds(10);
 
 // What the child found wrong, or "".
 std::string ProblemOf(const ProbeResult& result, int ordinal) {
@@ -23,7 +21,9 @@ std::string ProblemOf(const ProbeResult& result, int ordinal) {
   if (probe.devices_size() <= ordinal) {
     return absl::StrCat("the driver shows ", probe.devices_size(), " devices, no device ", ordinal);
   }
-  return "";
+  const v1::CudaProbe::Device& device = probe.devices(ordinal);
+  const std::string why = WhyShutOut(device.compute_mode(), device.mps(), device.id());
+  return why.empty() ? "" : absl::StrCat("of cuda:", ordinal, " ", device.id(), ": ", why);
 }
 
 LoadedNccl Nccl(const std::string& path, const std::string& why_none) {
@@ -40,13 +40,14 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& 
                                                        const std::string& nccl_path,
                                                        const std::string& no_nccl) {
   // Read at cuInit. With NCCL's own there are more streams than the 8 hardware queues of the default; two that share one
-  // wait for each other, and two communicators crosswise. What the operator has set stays.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/0);
+  // wait for each other, and two communicators crosswise. What is set already is meant for others: a private daemon has the
+  // environment of the training that started it, which may say 1 (Megatron's).
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/1);
   // Lives as long as the process, as the library does.
   static const LoadedDriver& driver = *new LoadedDriver(LoadDriver());
   if (!driver.ok()) return absl::FailedPreconditionError(driver.problem);
   const std::string problem = ProblemOf(
-      ProbeInChild(self, absl::StrCat(kOneDevice, options.ordinal), kTrialLimit), options.ordinal);
+      ProbeInChild(self, absl::StrCat(kOneDevice, options.ordinal), kProbeLimit), options.ordinal);
   if (!problem.empty()) return absl::FailedPreconditionError(problem);
   CudaDeviceOptions device_options = options;
   device_options.bulk_setting = std::getenv(kBulkSetting);

@@ -16,8 +16,6 @@
 namespace epd::nccl_ep {
 namespace {
 
-constexpr absl::Duration kProbeLimit = absl::Seconds(20);
-
 absl::Status Missing(const std::string& what, const std::string& fix) {
   return absl::FailedPreconditionError(
       absl::StrCat("backend=nccl_ep cannot be served here: ", what, "; ", fix,
@@ -139,7 +137,7 @@ absl::StatusOr<const Table*> OpenLibrary(const std::string& program, const std::
     return Missing("JIT unavailable: it compiles its kernels at run time and there is no nvcc",
                    "put nvcc on epd's PATH or name it in NCCL_EP_JIT_NVCC");
   }
-  const cuda::ProbeResult result = cuda::ProbeInChild(program, nccl_path, kProbeLimit);
+  const cuda::ProbeResult result = cuda::ProbeInChild(program, nccl_path);
   if (absl::Status checked = CheckProbe(result, ordinal); !checked.ok()) return checked;
   std::string problem;
   const std::string cache = CacheFolder(problem);

@@ -178,7 +178,9 @@ void EpLink::TakeCall(absl::Time now) {
 void EpLink::Poll(absl::Time now) {
   if (phase_ == Phase::kNew || phase_ == Phase::kGone || !broken_.ok()) return;
   TakeCall(now);
-  if (phase_ != Phase::kAsking && phase_ != Phase::kGone) LookAtGate(now);
+  // While the thread splits it and makes the group, the gate is the thread's: two do not ask one communicator how far it is.
+  const bool is_ours = phase_ != Phase::kAsking && phase_ != Phase::kEntering;
+  if (is_ours && phase_ != Phase::kGone) LookAtGate(now);
   if (phase_ == Phase::kWarming) LookAtStream();
   if (phase_ == Phase::kReady && ends_ && !in_use()) Leave(now);
   CheckDeadline(now);

@@ -324,7 +324,8 @@ std::vector<SettingRow> SupervisionSettings() {
       {"worker_heartbeat", Time(&S::worker_heartbeat, tick), "1s",
        "How often the worker is asked for figures."},
       {"worker_stuck", Time(&S::worker_stuck, tick), "30s",
-       "A worker that has not answered for so long is killed and replaced."},
+       "A worker that has not answered for so long is killed and replaced; a GPU's worker that "
+       "starts has 90s at least."},
       {"refuse_after_hold_up", Time(&S::refuse_after_hold_up, absl::ZeroDuration()), "10m",
        "For how long a user may not attach who has kept a worker waiting in the kernel for his "
        "memory; never epd's own user or root. 0: his sessions stay, too.",

@@ -28,6 +28,9 @@ constexpr int kMessagesPerTurn = 64;
 constexpr absl::Duration kEndsWithin = absl::Seconds(1);
 // A killed process ends; only the kernel can delay it (a core dump, a disk that hangs).
 constexpr absl::Duration kDiesWithin = absl::Seconds(5);
+// A GPU's worker tries the driver in a process that has 30 s, and then opens the GPU itself: so long it has at least.
+constexpr absl::Duration kGpuStart = absl::Seconds(90);
+constexpr absl::string_view kUnanswered = " (worker_stuck)";
 
 bool EndsBy(const Child& child, absl::Duration patience) {
   pollfd ended = {child.pidfd.get(), POLLIN, 0};
@@ -35,9 +38,17 @@ bool EndsBy(const Child& child, absl::Duration patience) {
   return poll(&ended, 1, static_cast<int>(std::min<int64_t>(left, 3600'000))) > 0;
 }
 
+// For how long an answer is waited for.
+absl::Duration PatienceWith(const WorkerSupervisor::Options& options,
+                            WorkerSupervisor::State state) {
+  const bool starts = state == WorkerSupervisor::State::kStarting;
+  return starts && options.hello.has_cuda_device() ? std::max(options.stuck, kGpuStart)
+                                                   : options.stuck;
+}
+
 // One word of few: `how` is Reap()'s, `killed_because` why epd killed it.
 std::string RestartCause(const std::string& how, const std::string& killed_because) {
-  if (absl::StrContains(killed_because, "(worker_stuck)")) return "unanswered";
+  if (absl::EndsWith(killed_because, kUnanswered)) return "unanswered";
   if (!killed_because.empty()) return "killed_by_epd";
   int signal = 0;
   if (std::sscanf(how.c_str(), "killed by signal %d", &signal) == 1)
@@ -312,9 +323,10 @@ bool WorkerSupervisor::Tick(absl::Time now) {
     AskForSnapshot(now);
   }
   if (killed_because_.empty() && now >= deaf_since_ + kEndsWithin) Kill("it closed its socket");
-  if (child_.has_value() && killed_because_.empty() && now >= figures_.asked_at + options_.stuck) {
-    Kill(absl::StrCat("it did not answer for ", absl::FormatDuration(options_.stuck),
-                      " (worker_stuck)"));
+  const absl::Duration patience = PatienceWith(options_, figures_.state);
+  if (child_.has_value() && killed_because_.empty() && now >= figures_.asked_at + patience) {
+    Kill(absl::StrCat("it did not answer for ", absl::FormatDuration(patience),
+                      patience == options_.stuck ? "" : " as it started", kUnanswered));
   }
   return changed;
 }
@@ -323,8 +335,9 @@ absl::Time WorkerSupervisor::NextDeadline() const {
   if (figures_.state == State::kStopped) return absl::InfiniteFuture();
   if (figures_.state == State::kBackingOff) return next_start_;
   if (!killed_because_.empty()) return absl::InfiniteFuture();  // The pidfd tells.
-  const absl::Duration patience =
-      running() && !figures_.silent ? std::min(options_.silence, options_.stuck) : options_.stuck;
+  const absl::Duration patience = running() && !figures_.silent
+                                      ? std::min(options_.silence, options_.stuck)
+                                      : PatienceWith(options_, figures_.state);
   const absl::Time next_look =
       running() ? hold_up_.NextLook(figures_.asked_at) : absl::InfiniteFuture();
   return std::min(

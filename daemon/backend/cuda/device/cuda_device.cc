@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/cuda/device_image.h"
 #include "kernels/cuda/driver/device_shape.h"
+#include "kernels/cuda/driver/device_words.h"
 
 namespace epd::cuda {
 namespace {
@@ -82,7 +83,7 @@ absl::Status CudaDevice::Describe(const CudaDeviceOptions& options) {
 
 absl::Status CudaDevice::Prepare(const CudaDeviceOptions& options) {
   if (const Result code = driver_.primary_context_retain(&context_, device_); code != kSuccess) {
-    return Unusable(driver_, "cuDevicePrimaryCtxRetain", code);
+    return absl::FailedPreconditionError(DescribeNoContext(driver_, device_, code));
   }
   retained_ = true;
   if (const Result code = driver_.context_set_current(context_); code != kSuccess) {

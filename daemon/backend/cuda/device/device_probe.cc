@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/device/device_trials.h"
+#include "kernels/cuda/driver/device_words.h"
 #include "kernels/cuda/driver/kernel_module.h"
 
 namespace epd::cuda {
@@ -18,10 +18,6 @@ int Attribute(const DriverTable& driver, int attribute, Device device) {
 void Describe(const DriverTable& driver, Device device, v1::CudaProbe::Device& out) {
   char name[128] = {};
   if (driver.device_get_name(name, sizeof name, device) == kSuccess) out.set_name(name);
-  Uuid uuid = {};
-  if (driver.device_get_uuid(&uuid, device) == kSuccess) {
-    out.set_uuid(absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof uuid.bytes)));
-  }
   size_t bytes = 0;
   if (driver.device_total_memory(&bytes, device) == kSuccess) out.set_total_bytes(bytes);
   out.set_compute_major(Attribute(driver, kAttributeComputeMajor, device));
@@ -63,9 +59,10 @@ void ProbeDevices(const DriverTable& driver, const DeviceTrials& trials, v1::Cud
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     v1::CudaProbe::Device& out = *probe.add_devices();
     out.set_ordinal(ordinal);
-    if (trials.only.value_or(ordinal) != ordinal) continue;
     Device device = 0;
     if (driver.device_get(&device, ordinal) != kSuccess) continue;
+    out.set_id(IdOf(driver, device));
+    if (trials.only.value_or(ordinal) != ordinal) continue;
     Describe(driver, device, out);
     FindPeers(driver, device, count, out);
     const std::string where = absl::StrCat(" on device ", ordinal);

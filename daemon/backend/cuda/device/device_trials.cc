@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "kernels/cuda/driver/device_words.h"
 
 namespace epd::cuda {
 namespace {
@@ -48,7 +49,7 @@ ContextTrial::ContextTrial(const DriverTable& driver, Device device)
   Context context = nullptr;
   Result code = driver.primary_context_retain(&context, device);
   if (code != kSuccess) {
-    problem_ = Describe(driver, "cuDevicePrimaryCtxRetain", code);
+    problem_ = DescribeNoContext(driver, device, code);
     return;
   }
   retained_ = true;
@@ -62,13 +63,23 @@ ContextTrial::~ContextTrial() {
   driver_.primary_context_release(device_);
 }
 
+AllocationProperties StagingProperties(const DriverTable& driver, Device device) {
+  // Whether network cards may be let at memory of this kind; asking where they may not is an error.
+  int reached = 0;
+  driver.device_get_attribute(&reached, kAttributeRdmaWithVirtualMemory, device);
+  return {.type = kAllocationPinned,
+          .requested_handle_types = kHandlePosixDescriptor,
+          .location = {kLocationDevice, device},
+          .win32_handle_metadata = nullptr,
+          .flags = {.compression_type = 0,
+                    .gpu_direct_rdma_capable = static_cast<uint8_t>(reached == 1 ? 1 : 0),
+                    .usage = 0,
+                    .reserved = {}}};
+}
+
 std::string TryVirtualMemory(const DriverTable& driver, Device device) {
   if (!driver.has_virtual_memory()) return "this driver has no virtual memory management";
-  const AllocationProperties properties = {.type = kAllocationPinned,
-                                           .requested_handle_types = kHandlePosixDescriptor,
-                                           .location = {kLocationDevice, device},
-                                           .win32_handle_metadata = nullptr,
-                                           .flags = {}};
+  const AllocationProperties properties = StagingProperties(driver, device);
   size_t bytes = 0;
   Result code = driver.memory_granularity(&bytes, &properties, kGranularityMinimum);
   if (code != kSuccess) return Describe(driver, "cuMemGetAllocationGranularity", code);

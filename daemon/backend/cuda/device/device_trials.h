@@ -26,6 +26,10 @@ class ContextTrial {
   std::string problem_;
 };
 
+// What an arena of this device's memory is asked for with: exported as a descriptor, and where the device offers it open to
+// network cards. What is tried is what is used.
+AllocationProperties StagingProperties(const DriverTable& driver, Device device);
+
 // Each needs a current context and returns why it does not work, or "".
 
 // An allocation, exported as a descriptor, imported, mapped and made accessible.

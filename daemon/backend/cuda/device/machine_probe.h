@@ -10,9 +10,11 @@
 namespace epd::cuda {
 
 inline constexpr char kProbeFlag[] = "--probe-cuda=";
-inline constexpr absl::Duration kProbeLimit = absl::Seconds(20);
+// A driver that nothing keeps loaded starts all GPUs of the machine in the first cuInit, which takes seconds for each.
+inline constexpr absl::Duration kProbeLimit = absl::Seconds(30);
 // Instead of NCCL's library, with an ordinal behind it: look at the driver and this device only.
 inline constexpr char kOneDevice[] = "device:";
+inline constexpr int kNoDeviceAtAll = -1;  // In place of the ordinal: only say which there are.
 
 struct ProbeResult {
   v1::CudaProbe probe;  // The last that was said.

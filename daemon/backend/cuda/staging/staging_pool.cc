@@ -14,20 +14,6 @@ constexpr uint64_t kIpcGranularity = uint64_t{2} << 20;
 // What a context takes of a device besides what is allocated in it.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 
-AllocationProperties Exportable(const DriverTable& driver, Device device) {
-  // Whether network cards may be let at memory of this kind; asking where they may not is an error.
-  int reached = 0;
-  driver.device_get_attribute(&reached, kAttributeRdmaWithVirtualMemory, device);
-  return {.type = kAllocationPinned,
-          .requested_handle_types = kHandlePosixDescriptor,
-          .location = {kLocationDevice, device},
-          .win32_handle_metadata = nullptr,
-          .flags = {.compression_type = 0,
-                    .gpu_direct_rdma_capable = static_cast<uint8_t>(reached == 1 ? 1 : 0),
-                    .usage = 0,
-                    .reserved = {}}};
-}
-
 absl::Status Exhausted(const DriverTable& driver, const char* call, Result code, uint64_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat(Describe(driver, call, code), " for ", bytes,
@@ -53,7 +39,7 @@ absl::Status CudaStagingPool::Choose(SharingChoice choice) {
   if (choice != SharingChoice::kIpcHandle) {
     why = TryVirtualMemory(driver_, device_);
     if (why.empty()) {
-      const AllocationProperties properties = Exportable(driver_, device_);
+      const AllocationProperties properties = StagingProperties(driver_, device_);
       size_t granularity = 0;
       const Result code =
           driver_.memory_granularity(&granularity, &properties, kGranularityMinimum);
@@ -99,7 +85,7 @@ absl::StatusOr<CudaStagingPool::Memory> CudaStagingPool::Allocate(uint64_t bytes
     memory.bytes = bytes;
     return memory;
   }
-  const AllocationProperties properties = Exportable(driver_, device_);
+  const AllocationProperties properties = StagingProperties(driver_, device_);
   const Result code = driver_.memory_create(&memory.handle, bytes, &properties, 0);
   if (code != kSuccess) return Exhausted(driver_, "cuMemCreate", code, bytes);
   memory.bytes = bytes;

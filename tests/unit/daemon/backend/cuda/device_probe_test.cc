@@ -40,7 +40,7 @@ TEST(DeviceProbe, AGoodDeviceIsDescribedAndEveryTrialWorks) {
   const v1::CudaProbe::Device& device = probe.devices(1);
   EXPECT_EQ(device.ordinal(), 1);
   EXPECT_EQ(device.name(), "Fake GPU 1");
-  EXPECT_EQ(device.uuid(), "02020202020202020202020202020202");
+  EXPECT_EQ(device.id(), "GPU-02020202-0202-0202-0202-020202020202");
   EXPECT_EQ(device.compute_major(), 9);
   EXPECT_EQ(device.multiprocessors(), 132);
   EXPECT_EQ(device.total_bytes(), uint64_t{8} << 30);

@@ -58,7 +58,18 @@ TEST(StagingForNetworkCards, IsAskedForWhereTheDeviceOffersIt) {
   World capable({.rdma = true});
   const auto pool = capable.Pool(4 * kPage, SharingChoice::kDescriptor);
   ASSERT_TRUE(pool.ok()) << pool.status();
-  EXPECT_EQ(capable.driver.rdma_bytes(), capable.driver.used_bytes());
+  EXPECT_EQ(capable.driver.rdma_bytes(), capable.driver.used_bytes() + kPage) << "the trial's, too";
+}
+
+TEST(StagingForNetworkCards, IsTriedAsItIsUsed) {
+  World broken({.rdma = true, .rdma_memory = false});
+  EXPECT_THAT(TryVirtualMemory(broken.driver.table(), 0), HasSubstr("cuMemCreate"));
+  const auto pool = broken.Pool(4 * kPage);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_EQ((*pool)->sharing(), Sharing::kIpcHandle);
+  const auto asked = broken.Pool(4 * kPage, SharingChoice::kDescriptor);
+  EXPECT_EQ(asked.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(asked.status().message()), HasSubstr("staging=vmm does not work"));
 }
 
 class BothWays : public ::testing::TestWithParam<SharingChoice> {};

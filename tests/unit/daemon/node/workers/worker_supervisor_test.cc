@@ -82,6 +82,27 @@ TEST_F(WorkerSupervisorTest, SaysThatItKilledOneThatClosedItsSocketAndStayed) {
               HasSubstr("killed by signal 9 (Killed) by epd: it closed its socket"));
 }
 
+// A driver that nothing keeps loaded takes seconds for each GPU of the machine.
+TEST_F(WorkerSupervisorTest, WaitsLongerForAGpusWorkerThatStarts) {
+  WorkerSupervisor::Options options = Script("exec sleep 100");
+  options.stuck = absl::Seconds(30);
+  const absl::Time start = MonotonicNow();
+  WorkerSupervisor cpu(options, loop_, records_, ends_);
+  cpu.Tick(start);
+  EXPECT_EQ(cpu.NextDeadline(), start + absl::Seconds(30));
+  cpu.Stop(start);
+  options.hello.set_cuda_device(0);
+  WorkerSupervisor gpu(options, loop_, records_, ends_);
+  gpu.Tick(start);
+  EXPECT_EQ(gpu.NextDeadline(), start + absl::Seconds(90));
+  gpu.Tick(start + absl::Seconds(89));
+  EXPECT_EQ(kill(gpu.figures().pid, 0), 0);
+  gpu.Tick(start + absl::Seconds(90));
+  EXPECT_THAT(std::string(WaitForEnd(gpu).message()),
+              HasSubstr("it did not answer for 1m30s as it started (worker_stuck)"));
+  EXPECT_EQ(gpu.figures().restarts.at("unanswered"), 1u);
+}
+
 TEST_F(WorkerSupervisorTest, SaysTheStatusOfOneThatExits) {
   WorkerSupervisor supervisor(Script("exit 3"), loop_, records_, ends_);
   supervisor.Tick(MonotonicNow());
