@@ -185,8 +185,9 @@ const std::vector<ErrorEntry>& ErrorTable() {
        "tests/unit/daemon/worker/exchange_failure_test.cc"},
       {1402, "FAILED_PRECONDITION", "backend=cuda cannot be served here",
        "no worker with a usable GPU; the text says why (no driver, too old, no memory left, "
-       "`staging=vmm` where it does not work, `cuda_staging_bytes=0`, `cuda_devices=none`)",
-       "`epctl doctor`, `epctl status`; ask for `backend=auto`, or repair what it names and "
+       "`staging=vmm` where it does not work, `cuda_staging_bytes=0`, `cuda_devices=none`, compute "
+       "mode EXCLUSIVE_PROCESS)",
+       "`epctl doctor`, `epctl status`; for the mode, as root, `nvidia-smi -c DEFAULT`; ask for `backend=auto`, or repair what it names and "
        "restart epd",
        "tests/unit/daemon/control/worker_choice_test.cc"},
       {1403, "FAILED_PRECONDITION", "nodes do not agree",

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/core/nccl_version.h"
 #include "daemon/doctor/findings.h"
+#include "kernels/cuda/driver/device_words.h"
 
 namespace epd {
 namespace {
@@ -34,6 +35,17 @@ std::string Show(const Trial& trial) {
 std::string CudaVersion(int code) { return absl::StrCat(code / 1000, ".", code % 1000 / 10); }
 
 std::string Name(const Device& device) { return absl::StrCat("cuda:", device.ordinal()); }
+
+// What keeps epd's worker and its clients from sharing the device.
+std::string ShutOut(const Device& device) {
+  return cuda::WhyShutOut(device.compute_mode(), device.mps(), device.id());
+}
+
+std::string ModeOf(const Device& device) {
+  return device.compute_mode() == cuda::kComputeModeExclusiveProcess
+             ? "compute mode EXCLUSIVE_PROCESS"
+             : "compute mode PROHIBITED";
+}
 
 bool HasGpu(const v1::CudaProbe& probe) {
   return probe.gpu_hardware() || probe.devices_size() > 0 || !probe.kernel_driver().empty();
@@ -68,16 +80,23 @@ v1::Finding Driver(const v1::CudaProbe& probe) {
 v1::Finding DeviceItself(const Device& device) {
   const bool new_enough = device.compute_major() >= kOldestComputeMajor;
   const bool opens = Works(device.context());
+  const std::string shut_out = ShutOut(device);
   std::string found =
-      absl::StrCat(device.name(), ", compute capability ", device.compute_major(), ".",
-                   device.compute_minor(), ", ", device.multiprocessors(), " SMs, ",
+      absl::StrCat(device.name(), " ", device.id(), ", compute capability ", device.compute_major(),
+                   ".", device.compute_minor(), ", ", device.multiprocessors(), " SMs, ",
                    device.free_bytes() >> 20, " of ", device.total_bytes() >> 20, " MiB free");
   if (!opens) absl::StrAppend(&found, "; a context: ", Show(device.context()));
-  return MakeFinding(Name(device), new_enough && opens, found,
-                     absl::StrCat("the cuda backend cannot use ", Name(device)),
-                     new_enough
-                         ? "free the device, or set its compute mode to default (nvidia-smi -c 0)"
-                         : "use a GPU of compute capability 8.0 or newer");
+  if (new_enough && !shut_out.empty()) {
+    return MakeFinding(Name(device), false, absl::StrCat(found, "; ", ModeOf(device)),
+                       absl::StrCat("no group can be served on ", Name(device), ": ", shut_out),
+                       absl::StrCat("as root: nvidia-smi -i ", device.id(),
+                                    " -c DEFAULT (what sets the mode, such as a prolog of Slurm's, "
+                                    "sets it again)"));
+  }
+  return MakeFinding(
+      Name(device), new_enough && opens, found,
+      absl::StrCat("the cuda backend cannot use ", Name(device)),
+      new_enough ? "free the device" : "use a GPU of compute capability 8.0 or newer");
 }
 
 v1::Finding Staging(const Device& device) {
@@ -142,11 +161,22 @@ v1::Finding Mps(const v1::CudaProbe& probe) {
   if (!on && probe.mps_control()) {
     finding.set_found("a control daemon's pipe is there, but contexts do not share the device");
   }
+  // Measured on an H200 (daemon/backend/README.md, "What was measured").
   finding.set_consequence(
-      on ? "a fault in one process of a GPU ends all processes on it"
-         : "epd's kernels and those of its clients take turns on a GPU and never overlap");
-  finding.set_fix(on ? "none needed; stop MPS (echo quit | nvidia-cuda-mps-control) for isolation"
-                     : "none needed; start MPS (nvidia-cuda-mps-control -d) for overlap");
+      on ? "an illegal address in one process of a GPU ends the contexts of all processes that use "
+           "it under the same MPS server, epd's worker and other ranks too"
+         : "kernels of two processes on one GPU take turns, and each change from one process to "
+           "the "
+           "other costs about 150 us; a group with backend=cuda or nccl_ep takes them today "
+           "whoever "
+           "its ranks are, since an operation goes from the client to epd's worker and back (about "
+           "4 changes for a dispatch, 2 for a combine)");
+  finding.set_fix(
+      on ? "for isolation stop MPS (echo quit | nvidia-cuda-mps-control); kernels then take turns, "
+           "of about 150 us for each change of process"
+         : "start MPS (nvidia-cuda-mps-control -d) only where the processes of a GPU may end "
+           "together: it takes the turns away, and with them isolation, since one process's "
+           "illegal address then ends the contexts of all under the same server");
   return finding;
 }
 
@@ -203,6 +233,8 @@ std::string WhyNoCuda(const v1::CudaProbe& probe) {
     if (device.compute_major() < kOldestComputeMajor) {
       why = absl::StrCat("compute capability ", device.compute_major(), ".", device.compute_minor(),
                          ", expected 8.0 or newer");
+    } else if (const std::string shut_out = ShutOut(device); !shut_out.empty()) {
+      why = shut_out;
     } else if (!Works(device.context())) {
       why = absl::StrCat("a context: ", Show(device.context()));
     } else if (BestStaging(device) == StagingWay::kNone) {

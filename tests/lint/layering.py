@@ -34,7 +34,10 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/process": _DAEMON_CORE,
     "daemon/shared_memory": _DAEMON_CORE | {"daemon/process"},
     # What epd runs and reads of a machine, and the worker's mode that it runs; probes stay with their backends.
-    "daemon/doctor": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/node", "daemon/process"},
+    # Of the driver's table only the words for what a probe found.
+    "daemon/doctor": _DAEMON_CORE
+    | _WIRE
+    | {"daemon/backend", "daemon/node", "daemon/process", "kernels/cuda/driver"},
     # Of daemon/tls only what an address says about who can read along.
     "daemon/node": _DAEMON_CORE
     | _WIRE

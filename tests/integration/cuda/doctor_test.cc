@@ -160,7 +160,8 @@ TEST(CudaDoctor, ShowsThisNodesGpusInTheDaemonsEnvironment) {
   RunningDaemon daemon;
   SeeNoFakes();
   const std::string said = DoctorOf(daemon, "");
-  EXPECT_THAT(said, HasSubstr("Fake GPU 0, compute capability 9.0, 132 SMs"));
+  EXPECT_THAT(said, HasSubstr("Fake GPU 0 GPU-01010101-0101-0101-0101-010101010101, compute "
+                              "capability 9.0, 132 SMs"));
   EXPECT_THAT(said, HasSubstr("staging is shared by IPC handles"));
   EXPECT_THAT(said, HasSubstr("this machine has what it needs; over several nodes with NCCL"));
 }

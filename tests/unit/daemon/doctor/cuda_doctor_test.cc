@@ -10,11 +10,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/driver/cuda_abi.h"
 
 namespace epd {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 
 v1::CudaProbe GoodProbe() {
@@ -35,6 +37,7 @@ v1::CudaProbe GoodProbe() {
     v1::CudaProbe::Device& device = *probe.add_devices();
     device.set_ordinal(ordinal);
     device.set_name("H200");
+    device.set_id(ordinal == 0 ? "GPU-0a" : "GPU-1b");
     device.set_compute_major(9);
     device.mutable_context()->set_done(true);
     device.mutable_virtual_memory()->set_done(true);
@@ -93,6 +96,10 @@ TEST(CudaDoctor, EachProblemIsFoundAloneWithConsequenceAndFix) {
        [](Probe& p) {
          p.mutable_devices(1)->mutable_stream_memory_operations()->set_problem("did not end");
        }},
+      {"cuda:0",
+       [](Probe& p) {
+         p.mutable_devices(0)->set_compute_mode(cuda::kComputeModeExclusiveProcess);
+       }},
       {"cuda peer access", [](Probe& p) { p.mutable_devices(0)->add_no_access_to(1); }},
   };
   for (const auto& [what, break_it] : problems) {
@@ -107,6 +114,45 @@ TEST(CudaDoctor, EachProblemIsFoundAloneWithConsequenceAndFix) {
       EXPECT_FALSE(finding.fix().empty()) << finding.what();
     }
   }
+}
+
+TEST(CudaDoctor, AGpuThatOneProcessAloneMayHaveIsNamedWithItsModeAndWhatToDo) {
+  v1::CudaProbe probe = GoodProbe();
+  for (v1::CudaProbe::Device& device : *probe.mutable_devices())
+    device.set_compute_mode(cuda::kComputeModeExclusiveProcess);
+  const v1::GetDoctorResponse said = DiagnoseCuda(probe, "");
+  const v1::Finding& found = *Find(said, "cuda:1");
+  EXPECT_FALSE(found.ok());
+  EXPECT_THAT(found.found(), HasSubstr("H200 GPU-1b"));
+  EXPECT_THAT(found.found(), HasSubstr("compute mode EXCLUSIVE_PROCESS"));
+  EXPECT_THAT(found.consequence(), HasSubstr("epd's worker and each client need one"));
+  EXPECT_THAT(found.fix(), HasSubstr("nvidia-smi -i GPU-1b -c DEFAULT"));
+  EXPECT_THAT(WhyNoCuda(probe), HasSubstr("cuda:0: it is in compute mode EXCLUSIVE_PROCESS"));
+  EXPECT_THAT(Find(said, "cuda backend")->found(), HasSubstr("this machine cannot run it"));
+  // MPS's server is the one process then.
+  for (v1::CudaProbe::Device& device : *probe.mutable_devices()) device.set_mps(true);
+  EXPECT_EQ(WhyNoCuda(probe), "");
+  const v1::GetDoctorResponse shared = DiagnoseCuda(probe, "");
+  EXPECT_TRUE(Find(shared, "cuda:1")->ok());
+}
+
+TEST(CudaDoctor, SaysWhatTurnsCostAndWhatMpsWouldCost) {
+  v1::CudaProbe probe = GoodProbe();
+  const v1::GetDoctorResponse without = DiagnoseCuda(probe, "");
+  const v1::Finding& off = *Find(without, "cuda MPS");
+  EXPECT_TRUE(off.ok());
+  EXPECT_EQ(off.found(), "not in use");
+  EXPECT_THAT(off.consequence(),
+              HasSubstr("each change from one process to the other costs about 150 us"));
+  EXPECT_THAT(off.consequence(),
+              HasSubstr("a group with backend=cuda or nccl_ep takes them today"));
+  EXPECT_THAT(off.fix(), HasSubstr("one process's illegal address then ends the contexts of all"));
+  probe.mutable_devices(0)->set_mps(true);
+  const v1::GetDoctorResponse with = DiagnoseCuda(probe, "");
+  const v1::Finding& on = *Find(with, "cuda MPS");
+  EXPECT_THAT(on.consequence(), HasSubstr("ends the contexts of all processes"));
+  EXPECT_THAT(on.fix(), HasSubstr("kernels then take turns, of about 150 us"));
+  for (const v1::Finding* mps : {&off, &on}) EXPECT_THAT(mps->fix(), Not(HasSubstr("none needed")));
 }
 
 TEST(CudaDoctor, TheDriverThatTheKernelsNeedIsSaidAlsoWhereTheyLoad) {
