@@ -42,7 +42,7 @@ struct FakeMachine {
   }
   bool mps = false;
   int compute_mode = 0;  // CU_COMPUTEMODE_DEFAULT.
-  bool mig = false;  // What there are are instances of divided GPUs.
+  bool mig = false;      // What there are are instances of divided GPUs.
   // Of the machine's devices those that this process is shown, in its order; none: all, in the machine's.
   std::vector<int> shown = {};
   // Hardware queues, over which the streams are spread as they are made. What waits in one holds up whatever was put behind it, into
