@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <memory>
@@ -34,6 +35,27 @@ inline Device RandomDevice(Random& random) {
 inline void Execute(const LaunchList& list, const Device& device) {
   ASSERT_TRUE(RunOnHost(list, device.order));
 }
+
+// Zeros that take memory only where somebody writes: a buffer of more bytes than 32 bits can count.
+class VastRegion {
+ public:
+  explicit VastRegion(std::size_t bytes)
+      : bytes_(bytes),
+        data_(
+            static_cast<std::uint8_t*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    EXPECT_NE(static_cast<void*>(data_), MAP_FAILED);
+  }
+  ~VastRegion() { munmap(data_, bytes_); }
+  VastRegion(const VastRegion&) = delete;
+  VastRegion& operator=(const VastRegion&) = delete;
+
+  std::uint8_t* data() const { return data_; }
+
+ private:
+  const std::size_t bytes_;
+  std::uint8_t* const data_;
+};
 
 // What a step does for each of several ranks, or for one, in memory that host and device share here.
 template <typename Args>

@@ -180,6 +180,36 @@ TEST(GatherTest, SumsBeginWithTheFirstRow) {
   }
 }
 
+// Of 300,000 rows of 7,168 bf16, 4.3 GB, which one rank gets where all ranks' tokens go to it. Offsets of 32 bits would wrap.
+TEST(GatherTest, RowsFarIntoABufferAreFound) {
+  constexpr std::uint64_t kRowBytes = 14336;
+  constexpr std::int32_t kRows = 300'000;
+  constexpr PlanRoute kTable[] = {{0, kRows - 1}, {0, 150'000}, {0, 0}};  // One token's.
+  const VastRegion rows(kRows * kRowBytes);
+  reference::Bytes want(kRowBytes);
+  for (std::uint64_t i = 0; i < kRowBytes / 2; ++i) {
+    float sum = 0;
+    for (const PlanRoute& route : kTable) {
+      const auto value = static_cast<float>((i + route.slot) % 50);
+      reference::SetElement(rows.data() + route.slot * kRowBytes, i, DataType::kBfloat16, value);
+      sum += value;
+    }
+    reference::SetElement(want.data(), i, DataType::kBfloat16, sum);
+  }
+  const GatherSource source = {rows.data(), nullptr, kRows};
+  const Region out(kRowBytes);
+  GatherReduceArgs args;
+  args.table = kTable;
+  args.sources = &source;
+  args.out = out.data();
+  args.num_tokens = 1;
+  args.row_bytes = kRowBytes;
+  args.top_k = 3;
+  args.num_ranks = 1;
+  Execute(GatherReduceLaunches(args, DataType::kBfloat16, nullptr, {}), {});
+  EXPECT_EQ(out.Copy(), want);
+}
+
 TEST(GatherTest, ABadStatusOrABadTableLeavesZeros) {
   Random random(3);
   reference::Problem problem;

@@ -336,6 +336,36 @@ TEST_F(TwoRanksTest, RoutesThatLeadNowhereAreNamed) {
   }
 }
 
+// Slots of 300,000 rows of 7,168 bf16, 4.3 GB, which one rank gets where all ranks' tokens go to it. Offsets of 32 bits would wrap.
+TEST(PushDirectTest, SlotsFarIntoABufferAreFound) {
+  constexpr std::uint64_t kRowBytes = 14336;
+  constexpr std::int32_t kRows = 300'000;
+  constexpr PlanRoute kTable[] = {{0, kRows - 1}, {0, 150'000}, {0, 0}};  // One token's.
+  Random random(3);
+  const DeviceTensors tensors({RandomBytes(random, kRowBytes)}, {});
+  for (const std::int64_t min_bulk_row_bytes : {std::int64_t{0}, INT64_MAX}) {
+    const VastRegion rows(kRows * kRowBytes);
+    const RecvTarget target = {rows.data(), nullptr, kRows};
+    ReportWord report = kNoReport;
+    PushDirectArgs args;
+    args.table = kTable;
+    args.rows = tensors.rows[0].data();
+    args.targets = &target;
+    args.num_tokens = 1;
+    args.row_bytes = kRowBytes;
+    args.top_k = 3;
+    args.num_ranks = 1;
+    args.report = &report;
+    const Device device = {{2, 90, 0, min_bulk_row_bytes}, HostOrder::kForward};
+    Execute(PushDirectLaunches(args, device.shape), device);
+    EXPECT_EQ(report, kNoReport);
+    for (const PlanRoute& route : kTable) {
+      const std::uint8_t* slot = rows.data() + route.slot * kRowBytes;
+      EXPECT_EQ(reference::Bytes(slot, slot + kRowBytes), tensors.rows[0].Copy()) << route.slot;
+    }
+  }
+}
+
 // Rows of several bulk chunks too, in one part, so that both buffers take turns.
 TEST_F(TwoRanksTest, CopyInMovesLiveRowsAndNothingOnABadStatus) {
   Random random(9);
