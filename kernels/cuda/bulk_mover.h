@@ -101,6 +101,7 @@ EPD_HOST_DEVICE inline void WaitStoresDone() {}
 struct BulkMover {
   static constexpr int kWidth = 16;
   static constexpr std::int32_t kThreads = kBulkThreads;
+  static constexpr std::int32_t kSpreadThreads = kBulkThreads;
   using Shared = BulkShared;
 
   EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const ThreadPosition& thread,
@@ -119,6 +120,22 @@ struct BulkMover {
       Send(copy.to, chunk, thread, shared);
     }
     bulk::WaitStoresRead();
+  }
+
+  // A block copies its part of a row to every live row of `to`, each warp its part of that. For more than kFanOut of them the
+  // part is loaded again, out of L2.
+  EPD_HOST_DEVICE static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
+                                     std::uint64_t row_bytes, const RowPart& part,
+                                     const ThreadPosition& thread, Shared& shared) {
+    const RowPart own = {part.row, part.part * thread.NumWarps() + thread.Warp(),
+                         part.num_parts * thread.NumWarps()};
+    for (std::int32_t k = 0; k < to.num_live; k += kFanOut) {
+      RowTargets some;
+      EPD_UNROLL
+      for (int j = 0; j < kFanOut; ++j)
+        some.row[j] = k + j < to.num_live ? to.live[k + j] : nullptr;
+      Copy({from, some, row_bytes, own}, thread, shared);
+    }
   }
 
  private:

@@ -6,6 +6,7 @@
 #include "kernels/cuda/thread_position.h"
 #include "kernels/cuda/vector_access.h"
 #include "kernels/host_device.h"
+#include "kernels/routing_spec.h"
 
 namespace epd::cuda {
 
@@ -24,7 +25,29 @@ EPD_HOST_DEVICE inline bool HasTarget(const RowTargets& to) {
   return has;
 }
 
-// A row may be cut into parts, a warp each, where there are more warps than rows.
+// Where one token's rows lie, in the shared memory of a block that takes the token or a part of each of its rows: the rows
+// that are added up for it, or the places that its row goes to. Found once, in two phases.
+template <typename Byte>
+struct TokenRows {
+  Byte* of_route[kMaxTopK];  // [K] by the first phase, a thread each; null: none
+  Byte* live[kMaxTopK];      // [num_live] the others in k order, by LineUp
+  std::int32_t num_live;
+};
+
+// The second phase: each route's row behind those before it.
+template <typename Byte>
+EPD_HOST_DEVICE void LineUp(std::int32_t top_k, const ThreadPosition& thread,
+                            TokenRows<Byte>& rows) {
+  for (std::int32_t k = thread.index; k < top_k; k += thread.num_threads) {
+    std::int32_t before = 0;
+    for (std::int32_t j = 0; j < k; ++j) before += rows.of_route[j] != nullptr;
+    const bool is_live = rows.of_route[k] != nullptr;
+    if (is_live) rows.live[before] = rows.of_route[k];
+    if (k == top_k - 1) rows.num_live = before + is_live;
+  }
+}
+
+// A row may be cut into parts, a warp or a block each, where there are more of these than rows.
 struct RowPart {
   std::int64_t row;
   std::int32_t part;
@@ -39,6 +62,19 @@ EPD_HOST_DEVICE inline RowPart PartOf(std::int64_t task, std::int32_t num_parts)
 EPD_HOST_DEVICE constexpr std::int64_t PartBegin(std::int64_t count, std::int32_t p,
                                                  std::int32_t n) {
   return count * p / n;
+}
+
+// A thread's words of a block's part of a row: `first`, and each `stride` behind it, before `end`.
+struct Columns {
+  std::int64_t first;
+  std::int64_t end;
+  std::int64_t stride;
+};
+
+EPD_HOST_DEVICE inline Columns ColumnsOf(std::int64_t words, const RowPart& part,
+                                         const ThreadPosition& thread) {
+  return {PartBegin(words, part.part, part.num_parts) + thread.index,
+          PartBegin(words, part.part + 1, part.num_parts), thread.num_threads};
 }
 
 // What a mover's Copy does: this part of one row to every target.
@@ -59,6 +95,8 @@ struct VectorMover {
   static constexpr int kUnroll = kAccesses;
   // 24 warps of 85 registers.
   static constexpr std::int32_t kThreads = kBlockBytesInFlight / (16 * kUnroll);
+  // Of a block that spreads a row, at most: launches have fewer (BlockShape in launch.h).
+  static constexpr std::int32_t kSpreadThreads = 1024;
   using Shared = NoShared;
 
   // Copies a part of a row to every target.
@@ -84,6 +122,29 @@ struct VectorMover {
         for (int u = 0; u < kUnroll; ++u) {
           const std::int64_t i = at + u * kWarpThreads;
           if (i < end) StoreStreaming<kWidth>(copy.to.row[j] + i * kWidth, word[u]);
+        }
+      }
+    }
+  }
+
+  // A block copies its part of a row to every live row of `to`, with kUnroll words of each thread on their way.
+  EPD_HOST_DEVICE static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
+                                     std::uint64_t row_bytes, const RowPart& part,
+                                     const ThreadPosition& thread, Shared&) {
+    if (to.num_live == 0) return;
+    const Columns columns = ColumnsOf(static_cast<std::int64_t>(row_bytes / kWidth), part, thread);
+    for (std::int64_t at = columns.first; at < columns.end; at += columns.stride * kUnroll) {
+      Word<kWidth> word[kUnroll] = {};
+      EPD_UNROLL
+      for (int u = 0; u < kUnroll; ++u) {
+        const std::int64_t i = at + columns.stride * u;
+        if (i < columns.end) word[u] = LoadStreaming<kWidth>(from + i * kWidth);
+      }
+      for (std::int32_t j = 0; j < to.num_live; ++j) {
+        EPD_UNROLL
+        for (int u = 0; u < kUnroll; ++u) {
+          const std::int64_t i = at + columns.stride * u;
+          if (i < columns.end) StoreStreaming<kWidth>(to.live[j] + i * kWidth, word[u]);
         }
       }
     }

@@ -1,9 +1,10 @@
 // Gather and reduce on the device: combine, and the backward of dispatch. The numbers are those of
 // kernels/gather_reduce_rows.h: fp32 sums in k order from the first live route, rounded once.
 //
-// A warp holds a part of a token's row, and each thread kFanOut words at a time: one of each of so many
-// routes or, where a token has fewer, several of each. All are loaded before they are added, so that as many
-// reads are on their way whatever K is. Rows are read where they lie, in the staging of the ranks that made them.
+// A block takes a token, or a part of each of its rows. It finds the token's live rows once and lines them up in shared memory;
+// then each thread adds one column of 16 bytes at a time, of all rows. It loads kWordsInFlight words before it adds the first,
+// whatever K is: of so many rows or, where a token has fewer, of several columns. So a thread needs 64 registers at most, a thousand
+// of them share an SM, and an SM has 128 KB on their way. Rows are read where they lie, in the staging of the ranks that made them.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,7 @@ struct CheckTable {
     const std::uint32_t* status = nullptr;
   };
   using Shared = NoShared;
-  static constexpr std::int32_t kThreads = 256;
+  static constexpr std::int32_t kThreads = 1024;
   static constexpr int kPhases = 1;
 
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
@@ -74,48 +75,34 @@ struct CheckTable {
 template <DataType kType, int kWidth>
 struct GatherReduce {
   using Args = GatherReduceArgs;
-  using Shared = NoShared;
-  // One block fills an SM: half the threads of a scatter, since each holds 8 words of 16 bytes and
-  // as many sums in up to 168 registers; ptxas takes 120.
-  static constexpr std::int32_t kThreads = 384;
-  static constexpr int kPhases = 1;
-  static_assert(kThreads * kFanOut * 16 == kBlockBytesInFlight);
+  // At most: launches have fewer (BlockShape in launch.h). It bounds the registers, too: 64 for each of 1024 threads.
+  static constexpr std::int32_t kThreads = 1024;
+  static constexpr int kPhases = 3;
+  using Shared = TokenRows<const std::uint8_t>;
 
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
-    return CeilDiv(args.num_tokens * args.num_parts, kThreads / kWarpThreads);
+    return args.num_tokens * args.num_parts;
   }
 
   template <int kPhase>
   EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
-    const RowPart part = PartOf(thread.Task(), args.num_parts);
-    if (part.row >= args.num_tokens) return;
-    const bool open = args.gate.Open();
-    if (part.part == 0 && args.out_weights != nullptr) GatherWeights(args, part.row, open, thread);
-    const std::int32_t live = open ? CountLive(args, part.row) : 0;
-    std::uint8_t* out = args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes;
-    if (live == 0) {
-      OneRow::Zero(out, args.row_bytes, part, thread);
-    } else if (live == 1) {
-      CopyOnly(args, part, out, thread, shared);
-    } else if (args.top_k <= 2) {
-      Reduce<2>(args, part, out, thread);
-    } else if (args.top_k <= 4) {
-      Reduce<4>(args, part, out, thread);
+    const RowPart part = PartOf(thread.unit, args.num_parts);
+    if constexpr (kPhase == 0) {
+      FindRows(args, part, thread, shared);
+    } else if constexpr (kPhase == 1) {
+      LineUp(args.top_k, thread, shared);
     } else {
-      Reduce<kFanOut>(args, part, out, thread);
+      const auto words = static_cast<std::int64_t>(args.row_bytes / kWidth);
+      Write(ColumnsOf(words, part, thread),
+            args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes, shared);
     }
   }
 
  private:
   using Bits = typename Element<kType>::Bits;
   static constexpr int kElements = kWidth / static_cast<int>(sizeof(Bits));
-  // As many words of one route at a time as of several.
-  using OneRow = VectorMover<kWidth, kFanOut>;
-  static_assert(OneRow::kThreads == kThreads);
-
-  struct Sources {
-    const std::uint8_t* row[kFanOut];  // null: no live route
-  };
+  // Of a thread.
+  static constexpr int kWordsInFlight = 8;
 
   EPD_HOST_DEVICE static const GatherSource* Find(const Args& args, const PlanRoute& route) {
     if (route.dst_rank < 0 || route.dst_rank >= args.num_ranks || route.slot < 0) return nullptr;
@@ -123,129 +110,134 @@ struct GatherReduce {
     return source->Has(route.slot) ? source : nullptr;
   }
 
-  EPD_HOST_DEVICE static std::int32_t CountLive(const Args& args, std::int64_t token) {
-    std::int32_t live = 0;
-    for (std::int32_t k = 0; k < args.top_k; ++k) {
-      live += Find(args, args.table[token * args.top_k + k]) != nullptr;
-    }
-    return live;
-  }
-
-  // The rows of routes k to k + kFanOut of a token.
-  EPD_HOST_DEVICE static Sources RowsFrom(const Args& args, std::int64_t token, std::int32_t k) {
-    Sources from;
-    EPD_UNROLL
-    for (int j = 0; j < kFanOut; ++j) {
-      from.row[j] = nullptr;
-      if (k + j >= args.top_k) continue;
-      const PlanRoute route = args.table[token * args.top_k + k + j];
-      const GatherSource* source = Find(args, route);
-      if (source == nullptr) continue;
-      from.row[j] = source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
-    }
-    return from;
-  }
-
-  // One route's row keeps its bits.
-  EPD_HOST_DEVICE static void CopyOnly(const Args& args, const RowPart& part, std::uint8_t* out,
+  // The row of each route, and its weight.
+  EPD_HOST_DEVICE static void FindRows(const Args& args, const RowPart& part,
                                        const ThreadPosition& thread, Shared& shared) {
-    RowTargets to = {};
-    to.row[0] = out;
-    for (std::int32_t k = 0; k < args.top_k; ++k) {
-      const PlanRoute route = args.table[part.row * args.top_k + k];
-      const GatherSource* source = Find(args, route);
-      if (source == nullptr) continue;
-      const std::uint8_t* row =
-          source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
-      OneRow::Copy({row, to, args.row_bytes, part}, thread, shared);
-    }
-  }
-
-  struct Sums {
-    float sum[kElements];
-    bool is_started;
-  };
-
-  // Words of a route under way at a time.
-  template <int kRoutes>
-  static constexpr int kWords = kFanOut / kRoutes;
-
-  // Adds the words at `at` and each kWarpThreads behind it, before `end`, of up to kRoutes rows, in order.
-  template <int kRoutes>
-  EPD_HOST_DEVICE static void Add(const Sources& from, std::int64_t at, std::int64_t end,
-                                  Sums* sums) {
-    Word<kWidth> word[kWords<kRoutes>][kRoutes] = {};  // As in VectorMover.
-    EPD_UNROLL
-    for (int u = 0; u < kWords<kRoutes>; ++u) {
-      const std::int64_t i = at + u * kWarpThreads;
-      EPD_UNROLL
-      for (int j = 0; j < kRoutes; ++j) {
-        if (from.row[j] == nullptr || i >= end) continue;
-        word[u][j] = LoadStreaming<kWidth>(from.row[j] + i * kWidth);
-      }
-    }
-    EPD_UNROLL
-    for (int u = 0; u < kWords<kRoutes>; ++u) {
-      EPD_UNROLL
-      for (int j = 0; j < kRoutes; ++j) {
-        if (from.row[j] != nullptr && at + u * kWarpThreads < end) AddWord(word[u][j], sums[u]);
-      }
-    }
-  }
-
-  EPD_HOST_DEVICE static void AddWord(const Word<kWidth>& word, Sums& sums) {
-    Bits bits[kElements];
-    memcpy(bits, &word, kWidth);
-    EPD_UNROLL
-    for (int i = 0; i < kElements; ++i) {
-      const float value = Element<kType>::Widen(bits[i]);
-      sums.sum[i] = sums.is_started ? sums.sum[i] + value : value;
-    }
-    sums.is_started = true;
-  }
-
-  // Of tokens with up to kRoutes routes; with kFanOut of any number.
-  template <int kRoutes>
-  EPD_HOST_DEVICE static void Reduce(const Args& args, const RowPart& part, std::uint8_t* out,
-                                     const ThreadPosition& thread) {
-    const auto words = static_cast<std::int64_t>(args.row_bytes / kWidth);
-    const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
-    const Sources first = RowsFrom(args, part.row, 0);
-    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + thread.InWarp(); at < end;
-         at += kWarpThreads * kWords<kRoutes>) {
-      Sums sums[kWords<kRoutes>] = {};
-      Add<kRoutes>(first, at, end, sums);
-      if constexpr (kRoutes == kFanOut) {
-        for (std::int32_t k = kFanOut; k < args.top_k; k += kFanOut) {
-          Add<kRoutes>(RowsFrom(args, part.row, k), at, end, sums);
-        }
-      }
-      EPD_UNROLL
-      for (int u = 0; u < kWords<kRoutes>; ++u) {
-        const std::int64_t i = at + u * kWarpThreads;
-        if (i < end) StoreSums(sums[u], out + i * kWidth);
-      }
-    }
-  }
-
-  EPD_HOST_DEVICE static void StoreSums(const Sums& sums, std::uint8_t* out) {
-    Bits bits[kElements];
-    EPD_UNROLL
-    for (int i = 0; i < kElements; ++i) bits[i] = Element<kType>::Narrow(sums.sum[i]);
-    Word<kWidth> word;
-    memcpy(&word, bits, kWidth);
-    StoreStreaming<kWidth>(out, word);
-  }
-
-  EPD_HOST_DEVICE static void GatherWeights(const Args& args, std::int64_t token, bool open,
-                                            const ThreadPosition& thread) {
-    for (std::int32_t k = thread.InWarp(); k < args.top_k; k += kWarpThreads) {
-      const std::int64_t flat = token * args.top_k + k;
+    for (std::int32_t k = thread.index; k < args.top_k; k += thread.num_threads) {
+      const std::int64_t flat = part.row * args.top_k + k;
       const PlanRoute route = args.table[flat];
-      const GatherSource* source = open ? Find(args, route) : nullptr;
+      const GatherSource* source = args.gate.Open() ? Find(args, route) : nullptr;
+      shared.of_route[k] =
+          source == nullptr
+              ? nullptr
+              : source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
+      if (part.part != 0 || args.out_weights == nullptr) continue;
       const bool has = source != nullptr && source->weights != nullptr;
       args.out_weights[flat] = has ? source->weights[route.slot] : 0.0f;
     }
+  }
+
+  EPD_HOST_DEVICE static void Write(const Columns& columns, std::uint8_t* out,
+                                    const Shared& shared) {
+    if (shared.num_live == 0) {
+      Zero(columns, out);
+    } else if (shared.num_live == 1) {
+      Copy(columns, shared.live[0], out);
+    } else if (shared.num_live <= 2) {
+      Sum<2>(columns, shared, out);
+    } else if (shared.num_live <= 4) {
+      Sum<4>(columns, shared, out);
+    } else {
+      Sum<kWordsInFlight>(columns, shared, out);
+    }
+  }
+
+  EPD_HOST_DEVICE static void Zero(const Columns& columns, std::uint8_t* out) {
+    for (std::int64_t at = columns.first; at < columns.end; at += columns.stride) {
+      StoreStreaming<kWidth>(out + at * kWidth, Word<kWidth>{});
+    }
+  }
+
+  // One route's row keeps its bits.
+  EPD_HOST_DEVICE static void Copy(const Columns& columns, const std::uint8_t* row,
+                                   std::uint8_t* out) {
+    for (std::int64_t at = columns.first; at < columns.end; at += columns.stride * kWordsInFlight) {
+      Word<kWidth> word[kWordsInFlight] = {};  // As in VectorMover.
+      EPD_UNROLL
+      for (int u = 0; u < kWordsInFlight; ++u) {
+        const std::int64_t i = at + columns.stride * u;
+        if (i < columns.end) word[u] = LoadStreaming<kWidth>(row + i * kWidth);
+      }
+      EPD_UNROLL
+      for (int u = 0; u < kWordsInFlight; ++u) {
+        const std::int64_t i = at + columns.stride * u;
+        if (i < columns.end) StoreStreaming<kWidth>(out + i * kWidth, word[u]);
+      }
+    }
+  }
+
+  // Of tokens with 2 to kRows live rows; with kWordsInFlight of any number.
+  template <int kRows>
+  EPD_HOST_DEVICE static void Sum(const Columns& columns, const Shared& shared, std::uint8_t* out) {
+    constexpr int kColumns = kWordsInFlight / kRows;
+    for (std::int64_t at = columns.first; at < columns.end; at += columns.stride * kColumns) {
+      Word<kWidth> word[kColumns][kRows] = {};
+      EPD_UNROLL
+      for (int u = 0; u < kColumns; ++u) {
+        const std::int64_t i = at + columns.stride * u;
+        if (i < columns.end) Load<kRows>(shared.live, shared.num_live, i, word[u]);
+      }
+      EPD_UNROLL
+      for (int u = 0; u < kColumns; ++u) {
+        const std::int64_t i = at + columns.stride * u;
+        if (i >= columns.end) continue;
+        float sum[kElements];
+        Begin(word[u][0], sum);
+        Add<kRows, 1>(word[u], shared.num_live, sum);
+        if constexpr (kRows == kWordsInFlight) {
+          AddRest(shared, i, word[u], sum);
+        }
+        Store(sum, out + i * kWidth);
+      }
+    }
+  }
+
+  // Word i of up to kRows of `num` rows.
+  template <int kRows>
+  EPD_HOST_DEVICE static void Load(const std::uint8_t* const* rows, std::int32_t num,
+                                   std::int64_t i, Word<kWidth>* word) {
+    EPD_UNROLL
+    for (int j = 0; j < kRows; ++j) {
+      if (j < num) word[j] = LoadStreaming<kWidth>(rows[j] + i * kWidth);
+    }
+  }
+
+  // Column i of the rows behind the first kWordsInFlight.
+  EPD_HOST_DEVICE static void AddRest(const Shared& shared, std::int64_t i, Word<kWidth>* word,
+                                      float* sum) {
+    for (std::int32_t k = kWordsInFlight; k < shared.num_live; k += kWordsInFlight) {
+      Load<kWordsInFlight>(shared.live + k, shared.num_live - k, i, word);
+      Add<kWordsInFlight, 0>(word, shared.num_live - k, sum);
+    }
+  }
+
+  // From word[kFirst] on, in order.
+  template <int kRows, int kFirst>
+  EPD_HOST_DEVICE static void Add(const Word<kWidth>* word, std::int32_t num, float* sum) {
+    EPD_UNROLL
+    for (int j = kFirst; j < kRows; ++j) {
+      if (j >= num) continue;
+      float value[kElements];
+      Begin(word[j], value);
+      EPD_UNROLL
+      for (int e = 0; e < kElements; ++e) sum[e] += value[e];
+    }
+  }
+
+  EPD_HOST_DEVICE static void Begin(const Word<kWidth>& word, float* sum) {
+    Bits bits[kElements];
+    memcpy(bits, &word, kWidth);
+    EPD_UNROLL
+    for (int e = 0; e < kElements; ++e) sum[e] = Element<kType>::Widen(bits[e]);
+  }
+
+  EPD_HOST_DEVICE static void Store(const float* sum, std::uint8_t* out) {
+    Bits bits[kElements];
+    EPD_UNROLL
+    for (int e = 0; e < kElements; ++e) bits[e] = Element<kType>::Narrow(sum[e]);
+    Word<kWidth> word;
+    memcpy(&word, bits, kWidth);
+    StoreStreaming<kWidth>(out, word);
   }
 };
 

@@ -31,18 +31,20 @@ constexpr KernelShape kKernels[] = {
 };
 
 template <typename Step>
-void Add(LaunchList& list, const typename Step::Args& args, const DeviceShape& device) {
-  list.Add<Step>(NameOf<Step>::kName, args, device);
+void Add(LaunchList& list, const typename Step::Args& args, const DeviceShape& device,
+         std::int32_t threads = Step::kThreads) {
+  list.Add<Step>(NameOf<Step>::kName, args, device, threads);
 }
 
 // Adds a step of several ranks.
 template <typename Step, typename Args>
-void AddEach(LaunchList& list, const ArgsOfEach<Args>& each, const DeviceShape& device) {
+void AddEach(LaunchList& list, const ArgsOfEach<Args>& each, const DeviceShape& device,
+             std::int32_t threads = Step::kThreads) {
   std::int64_t units = 0;
   for (std::int32_t i = 0; i < each.num; ++i) {
     units = std::max(units, Step::Units(each.host[i]));
   }
-  Add<OfEach<Step>>(list, {each.device, each.num, units}, device);
+  Add<OfEach<Step>>(list, {each.device, each.num, units}, device, threads);
 }
 
 // Calls `add` for the variant of a step whose words fit the rows.
@@ -107,28 +109,42 @@ void WithGather(std::uint64_t row_bytes, DataType type, const AddOne& add) {
   add.template operator()<GatherReduce<DataType::kFloat32, 4>>();
 }
 
-// What parts there are of `num_rows(args)` rows of each, which lie in one grid.
-template <typename Args, typename NumRows>
-void SetParts(const ArgsOfEach<Args>& each, std::int32_t threads, const DeviceShape& device,
-              const NumRows& num_rows) {
-  if (each.num == 0) return;
-  std::int64_t all = 0;
-  for (std::int32_t i = 0; i < each.num; ++i) all += num_rows(each.host[i]);
-  const std::int32_t parts = PartsFor(all, each.host[0].row_bytes, threads, device);
-  for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = parts;
-}
-
-constexpr std::int32_t kGatherThreads = GatherReduce<DataType::kFloat32, 16>::kThreads;
-
 std::int32_t MoverThreads(std::uint64_t row_bytes, const DeviceShape& device) {
   return MovesInBulk(row_bytes, device) ? BulkMover::kThreads : VectorMover<16>::kThreads;
 }
 
+// What parts there are of `num_rows(args)` rows of each, which lie in one grid.
 template <typename Args, typename NumRows>
 void SetMoverParts(const ArgsOfEach<Args>& each, const DeviceShape& device,
                    const NumRows& num_rows) {
   if (each.num == 0) return;
-  SetParts(each, MoverThreads(each.host[0].row_bytes, device), device, num_rows);
+  std::int64_t all = 0;
+  for (std::int32_t i = 0; i < each.num; ++i) all += num_rows(each.host[i]);
+  const std::uint64_t row_bytes = each.host[0].row_bytes;
+  const std::int32_t parts = PartsFor(all, row_bytes, MoverThreads(row_bytes, device), device);
+  for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = parts;
+}
+
+template <typename Args>
+std::int64_t NumTokens(const ArgsOfEach<Args>& each) {
+  std::int64_t all = 0;
+  for (std::int32_t i = 0; i < each.num; ++i) all += each.host[i].num_tokens;
+  return all;
+}
+
+// Of a scatter. By bulk copies each warp of a block takes a part of its own.
+BlockShape PushBlocks(std::int64_t num_tokens, std::uint64_t row_bytes, const DeviceShape& device) {
+  if (!MovesInBulk(row_bytes, device)) return BlocksFor(num_tokens, row_bytes, device);
+  const std::int32_t warp_parts = PartsFor(num_tokens, row_bytes, kBulkThreads, device);
+  constexpr std::int32_t kWarps = kBulkThreads / kWarpThreads;
+  return {kBulkThreads, static_cast<std::int32_t>(CeilDiv(warp_parts, kWarps))};
+}
+
+// Blocks of a grid.
+std::int64_t MostBlocks(std::int32_t threads, const DeviceShape& device) {
+  // Blocks of 256 threads and fewer leave room for others on their SM.
+  const std::int64_t most = device.num_sms * (threads > 256 ? 1 : 1024 / std::int64_t{threads});
+  return device.max_num_sms > 0 && device.max_num_sms < most ? device.max_num_sms : most;
 }
 
 void AddCounts(LaunchList& list, const BuildPlanOnDeviceArgs& args, const DeviceShape& device) {
@@ -143,10 +159,11 @@ int NumKernels() { return static_cast<int>(std::size(kKernels)); }
 const KernelShape& KernelAt(int i) { return kKernels[i]; }
 
 std::uint32_t GridFor(std::int64_t units, std::int32_t threads, const DeviceShape& device) {
-  // Blocks of 256 threads and fewer leave room for others on their SM.
-  std::int64_t most = device.num_sms * (threads > 256 ? 1 : 1024 / std::int64_t{threads});
-  if (device.max_num_sms > 0 && device.max_num_sms < most) most = device.max_num_sms;
-  return static_cast<std::uint32_t>(units < most ? units : most);
+  std::int64_t most = MostBlocks(threads, device);
+  if (units <= most) return static_cast<std::uint32_t>(units);
+  // One unit too many for one round of all blocks: two rounds of half as many end as soon, and all SMs have work in both.
+  if (most > device.num_sms) most = CeilDiv(units, CeilDiv(units, most));
+  return static_cast<std::uint32_t>(most);
 }
 
 int RowWidth(std::uint64_t row_bytes) {
@@ -157,7 +174,8 @@ int RowWidth(std::uint64_t row_bytes) {
 
 bool MovesInBulk(std::uint64_t row_bytes, const DeviceShape& device) {
   return device.compute_capability >= 90 && RowWidth(row_bytes) == 16 &&
-         device.max_shared_bytes >= static_cast<std::int32_t>(sizeof(BulkShared)) &&
+         device.max_shared_bytes >=
+             static_cast<std::int32_t>(SharedBytes<PushDirect<BulkMover>>()) &&
          static_cast<std::int64_t>(row_bytes) >= device.min_bulk_row_bytes;
 }
 
@@ -166,13 +184,27 @@ std::int32_t PartsFor(std::int64_t num_rows, std::uint64_t row_bytes, std::int32
   constexpr std::int64_t kRounds = 4;
   constexpr std::int64_t kMinWords = 128;
   if (num_rows == 0) return 1;
-  const std::int64_t warps =
-      std::int64_t{GridFor(INT64_MAX, threads, device)} * threads / kWarpThreads;
+  const std::int64_t warps = MostBlocks(threads, device) * threads / kWarpThreads;
   const std::int64_t most =
       static_cast<std::int64_t>(row_bytes / static_cast<unsigned>(RowWidth(row_bytes))) / kMinWords;
   const std::int64_t wanted = CeilDiv(warps * kRounds, num_rows);
   if (wanted >= most) return static_cast<std::int32_t>(most > 1 ? most : 1);
   return static_cast<std::int32_t>(wanted);
+}
+
+BlockShape BlocksFor(std::int64_t num_tokens, std::uint64_t row_bytes, const DeviceShape& device) {
+  constexpr std::int32_t kMostThreads = GatherReduce<DataType::kFloat32, 16>::kThreads;
+  const std::int32_t most = device.max_num_sms > 0 ? kMostThreads : 256;
+  const auto columns =
+      static_cast<std::int64_t>(row_bytes / static_cast<unsigned>(RowWidth(row_bytes)));
+  if (num_tokens == 0 || columns == 0) return {};
+  const std::int64_t threads = MostBlocks(most, device) * most;
+  const std::int64_t of_thread = CeilDiv(num_tokens * columns, threads);
+  const std::int64_t parts = CeilDiv(columns, most * of_thread);
+  const std::int64_t of_block = CeilDiv(columns, parts);
+  const std::int64_t even = CeilDiv(of_block, CeilDiv(of_block, most));
+  return {static_cast<std::int32_t>(CeilDiv(even, kWarpThreads) * kWarpThreads),
+          static_cast<std::int32_t>(parts)};
 }
 
 LaunchList CountLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShape& device) {
@@ -246,16 +278,21 @@ LaunchList GatherCountsLaunches(const ArgsOfEach<GatherCounts::Args>& each,
 
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device) {
   LaunchList list;
-  args.num_parts =
-      PartsFor(args.num_tokens, args.row_bytes, MoverThreads(args.row_bytes, device), device);
-  AddMover<PushDirect>(list, args, device);
+  const BlockShape shape = PushBlocks(args.num_tokens, args.row_bytes, device);
+  args.num_parts = shape.parts;
+  WithMover<PushDirect>(args.row_bytes, device,
+                        [&]<typename One>() { Add<One>(list, args, device, shape.threads); });
   return list;
 }
 
 LaunchList PushDirectLaunches(const ArgsOfEach<PushDirectArgs>& each, const DeviceShape& device) {
   LaunchList list;
-  SetMoverParts(each, device, [](const PushDirectArgs& args) { return args.num_tokens; });
-  AddEachMover<PushDirect>(list, each, device);
+  if (each.num == 0) return list;
+  const std::uint64_t row_bytes = each.host[0].row_bytes;
+  const BlockShape shape = PushBlocks(NumTokens(each), row_bytes, device);
+  for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = shape.parts;
+  WithMover<PushDirect>(row_bytes, device,
+                        [&]<typename One>() { AddEach<One>(list, each, device, shape.threads); });
   return list;
 }
 
@@ -328,14 +365,16 @@ LaunchList CheckTableLaunches(const ArgsOfEach<CheckTable::Args>& each, const De
 LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
                                 const DeviceShape& device) {
   LaunchList list;
-  args.num_parts = PartsFor(args.num_tokens, args.row_bytes, kGatherThreads, device);
+  const BlockShape shape = BlocksFor(args.num_tokens, args.row_bytes, device);
+  args.num_parts = shape.parts;
   args.gate.report = report;
   if (report != nullptr) {
     Add<CheckTable>(
         list, {args.table, args.num_tokens * args.top_k, args.num_ranks, report, args.gate.status},
         device);
   }
-  WithGather(args.row_bytes, type, [&]<typename One>() { Add<One>(list, args, device); });
+  WithGather(args.row_bytes, type,
+             [&]<typename One>() { Add<One>(list, args, device, shape.threads); });
   return list;
 }
 
@@ -343,10 +382,10 @@ LaunchList GatherReduceLaunches(const ArgsOfEach<GatherReduceArgs>& each, DataTy
                                 const DeviceShape& device) {
   LaunchList list;
   if (each.num == 0) return list;
-  SetParts(each, kGatherThreads, device,
-           [](const GatherReduceArgs& args) { return args.num_tokens; });
+  const BlockShape shape = BlocksFor(NumTokens(each), each.host[0].row_bytes, device);
+  for (std::int32_t i = 0; i < each.num; ++i) each.host[i].num_parts = shape.parts;
   WithGather(each.host[0].row_bytes, type,
-             [&]<typename One>() { AddEach<One>(list, each, device); });
+             [&]<typename One>() { AddEach<One>(list, each, device, shape.threads); });
   return list;
 }
 

@@ -69,9 +69,10 @@ class LaunchList {
   const Launch* end() const { return launches_ + size_; }
   const Launch& operator[](int i) const { return launches_[i]; }
 
-  // Adds a step; nothing where it has no work.
+  // Adds a step; nothing where it has no work. `threads`: of a block, a multiple of kWarpThreads.
   template <typename Step>
-  void Add(const char* function, const typename Step::Args& args, const DeviceShape& device);
+  void Add(const char* function, const typename Step::Args& args, const DeviceShape& device,
+           std::int32_t threads = Step::kThreads);
 
  private:
   Launch launches_[kCapacity];
@@ -90,8 +91,8 @@ struct KernelShape {
 int NumKernels();
 const KernelShape& KernelAt(int i);
 
-// Blocks for `units` of work: one per SM for steps whose block fills an SM, more for small ones, and
-// never more than max_num_sms, since so many blocks cannot occupy more SMs than that.
+// Blocks for `units` of work: one per SM for steps whose block fills an SM, more for small ones, all of which get as many units
+// as the others or one less; and never more than max_num_sms, since so many blocks cannot occupy more SMs than that.
 std::uint32_t GridFor(std::int64_t units, std::int32_t threads, const DeviceShape& device);
 
 // 16, 4, 2 or 1: the widest word that row_bytes is made of.
@@ -104,6 +105,16 @@ bool MovesInBulk(std::uint64_t row_bytes, const DeviceShape& device);
 // with at least 128 words to a part.
 std::int32_t PartsFor(std::int64_t num_rows, std::uint64_t row_bytes, std::int32_t threads,
                       const DeviceShape& device);
+
+// How rows of tokens are cut into blocks, where a block takes a token or a part of its rows.
+struct BlockShape {
+  std::int32_t threads = kWarpThreads;  // of a block
+  std::int32_t parts = 1;               // of a token, a block each
+};
+// While there are threads for all columns of all tokens at a time, each thread gets one column. Rows of more tokens are cut into
+// fewer parts, so that a block that has found its rows has more to do, and at last into none. Blocks have 256 threads at most, of
+// which each takes as many columns as the others or one less; under a budget of SMs 1024, since then an SM has one block.
+BlockShape BlocksFor(std::int64_t num_tokens, std::uint64_t row_bytes, const DeviceShape& device);
 
 // prepare, first half: fills counts[E] = args.scratch.own_counts, what a rank announces. Uses
 // experts, tiling, scratch.tiles and own_counts of `args`.
@@ -189,15 +200,15 @@ LaunchList GatherReduceLaunches(const ArgsOfEach<GatherReduceArgs>& each, DataTy
 
 template <typename Step>
 void LaunchList::Add(const char* function, const typename Step::Args& args,
-                     const DeviceShape& device) {
+                     const DeviceShape& device, std::int32_t threads) {
   static_assert(sizeof(args) <= kMaxLaunchArgsBytes);
   static_assert(std::is_trivially_copyable_v<typename Step::Args>);
   const std::int64_t units = Step::Units(args);
   if (units == 0) return;
   Launch& launch = launches_[size_++];
   launch.function = function;
-  launch.grid = GridFor(units, Step::kThreads, device);
-  launch.threads = Step::kThreads;
+  launch.grid = GridFor(units, threads, device);
+  launch.threads = static_cast<std::uint32_t>(threads);
   launch.shared_bytes = SharedBytes<Step>();
   launch.args_bytes = sizeof(args);
   std::memcpy(launch.args, &args, sizeof(args));

@@ -1,6 +1,6 @@
 // Scatter, straight: every route's row into its slot of the destination's receive buffer.
 //
-// The row is read once and written up to K times, so K copies cross the link. Right where the
+// The row is read once and written K times, so K copies cross the link. Right where the
 // receive buffer itself can be written (ranks of one process, one rank) or K is about the number of
 // ranks that a token reaches; otherwise push_landing.h moves less. Padding and tail are the
 // receiver's to clear (ZeroPadding).
@@ -36,24 +36,41 @@ struct PushDirectArgs {
 };
 
 template <typename Mover>
+struct PushShared {
+  TokenRows<std::uint8_t> to;
+  typename Mover::Shared mover;
+};
+template <typename Mover>
+EPD_HOST_DEVICE inline void BeginShared(PushShared<Mover>& shared, const ThreadPosition& thread) {
+  BeginShared(shared.mover, thread);
+}
+template <typename Mover>
+EPD_HOST_DEVICE inline void EndShared(PushShared<Mover>& shared, const ThreadPosition& thread) {
+  EndShared(shared.mover, thread);
+}
+
+// A block takes a token, or a part of its row.
+template <typename Mover>
 struct PushDirect {
   using Args = PushDirectArgs;
-  using Shared = typename Mover::Shared;
-  static constexpr std::int32_t kThreads = Mover::kThreads;
-  static constexpr int kPhases = 1;
+  using Shared = PushShared<Mover>;
+  static constexpr std::int32_t kThreads = Mover::kSpreadThreads;
+  static constexpr int kPhases = 3;
 
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
-    return CeilDiv(args.num_tokens * args.num_parts, kThreads / kWarpThreads);
+    return args.num_tokens * args.num_parts;
   }
 
   template <int kPhase>
   EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
-    const RowPart part = PartOf(thread.Task(), args.num_parts);
-    if (part.row >= args.num_tokens || !args.gate.Open()) return;
-    if (part.part == 0) PushWeights(args, part.row, thread);
-    const std::uint8_t* row = args.rows + static_cast<std::uint64_t>(part.row) * args.row_bytes;
-    for (std::int32_t k = 0; k < args.top_k; k += kFanOut) {
-      Mover::Copy({row, Targets(args, part.row, k), args.row_bytes, part}, thread, shared);
+    const RowPart part = PartOf(thread.unit, args.num_parts);
+    if constexpr (kPhase == 0) {
+      FindTargets(args, part, thread, shared.to);
+    } else if constexpr (kPhase == 1) {
+      LineUp(args.top_k, thread, shared.to);
+    } else {
+      const std::uint8_t* row = args.rows + static_cast<std::uint64_t>(part.row) * args.row_bytes;
+      Mover::Spread(row, shared.to, args.row_bytes, part, thread, shared.mover);
     }
   }
 
@@ -65,33 +82,30 @@ struct PushDirect {
     return route.slot < target->capacity ? target : nullptr;
   }
 
-  EPD_HOST_DEVICE static RowTargets Targets(const Args& args, std::int64_t token, std::int32_t k) {
-    RowTargets to;
-    EPD_UNROLL
-    for (int j = 0; j < kFanOut; ++j) {
-      to.row[j] = nullptr;
-      if (k + j >= args.top_k) continue;
-      const PlanRoute route = args.table[token * args.top_k + k + j];
-      const RecvTarget* target = Find(args, route);
-      if (target == nullptr) continue;
-      to.row[j] = target->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
+  // The place of each route, and its weight.
+  EPD_HOST_DEVICE static void FindTargets(const Args& args, const RowPart& part,
+                                          const ThreadPosition& thread,
+                                          TokenRows<std::uint8_t>& to) {
+    for (std::int32_t k = thread.index; k < args.top_k; k += thread.num_threads) {
+      const std::int64_t flat = part.row * args.top_k + k;
+      const PlanRoute route = args.table[flat];
+      const bool open = args.gate.Open();
+      const RecvTarget* target = open ? Find(args, route) : nullptr;
+      to.of_route[k] = target == nullptr
+                           ? nullptr
+                           : target->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
+      if (open && part.part == 0) PushWeight(args, flat, route, target);
     }
-    return to;
   }
 
-  EPD_HOST_DEVICE static void PushWeights(const Args& args, std::int64_t token,
-                                          const ThreadPosition& thread) {
-    for (std::int32_t k = thread.InWarp(); k < args.top_k; k += kWarpThreads) {
-      const std::int64_t flat = token * args.top_k + k;
-      const PlanRoute route = args.table[flat];
-      // A table is trusted no further than its checksum goes.
-      if (route.dst_rank < -1 || route.dst_rank >= args.num_ranks || route.slot < 0) {
-        Note(args.report, KernelFault::kPlanRoute, flat);
-      }
-      const RecvTarget* target = Find(args, route);
-      if (target == nullptr || target->weights == nullptr) continue;
-      target->weights[route.slot] = args.weights != nullptr ? args.weights[flat] : 0.0f;
+  EPD_HOST_DEVICE static void PushWeight(const Args& args, std::int64_t flat,
+                                         const PlanRoute& route, const RecvTarget* target) {
+    // A table is trusted no further than its checksum goes.
+    if (route.dst_rank < -1 || route.dst_rank >= args.num_ranks || route.slot < 0) {
+      Note(args.report, KernelFault::kPlanRoute, flat);
     }
+    if (target == nullptr || target->weights == nullptr) return;
+    target->weights[route.slot] = args.weights != nullptr ? args.weights[flat] : 0.0f;
   }
 };
 

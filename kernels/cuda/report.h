@@ -47,10 +47,9 @@ EPD_HOST_DEVICE inline T LoadWritten(const T* word) {
 // A kernel hears what was noted before it began. Of what its own threads note some may hear and some not, so no step may rely on
 // either.
 //
-// Every warp asks at each row that it moves, but in the first-level cache of its SM, which rows of 16-byte words pass by: out of
-// device memory a block reads it once. One thread that reads it into shared memory would gain nothing, since that is the same
-// memory, a few tens of cycles away. Nor would a block do so once: its next unit may be of another rank, with another gate
-// (of_each.h), so each unit would have two barriers more, where all warps wait for the slowest one with no bytes on their way.
+// Whoever moves a row asks at each row or at each route of it, but in the first-level cache of its SM, which rows of 16-byte words
+// pass by: out of device memory a block reads it once. One thread that reads it into shared memory would gain nothing, since that is
+// the same memory, a few tens of cycles away.
 struct Gate {
   // The answer to an announce, in device memory (use_words.h): 1 is good, anything else an error. Null: none is waited for.
   const std::uint32_t* status = nullptr;

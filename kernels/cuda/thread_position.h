@@ -7,7 +7,8 @@
 //
 //   Args                      plain data of pointers and sizes: the kernel's one parameter
 //   Shared                    memory that a block shares; empty for most
-//   kThreads                  threads of a block: a constant, so registers can be bounded
+//   kThreads                  threads of a block: a constant, so registers can be bounded. A launch may have fewer where
+//                             neither Units nor Shared counts on them
 //   kPhases                   phases of a unit; a barrier of the block stands between two
 //   Units(args)               blocks' worth of work; a grid of any size walks all of them
 //   Run<phase>(args, thread, shared)

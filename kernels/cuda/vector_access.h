@@ -15,9 +15,24 @@
 
 namespace epd::cuda {
 
+// What a word is made of. Of single bytes a compiler would make a register each where a word is loaded under a condition.
+template <int kBytes>
+struct UnitOf {
+  using Type = std::uint32_t;
+};
+template <>
+struct UnitOf<2> {
+  using Type = std::uint16_t;
+};
+template <>
+struct UnitOf<1> {
+  using Type = std::uint8_t;
+};
+
 template <int kBytes>
 struct alignas(kBytes) Word {
-  std::uint8_t byte[kBytes];
+  using Unit = typename UnitOf<kBytes>::Type;
+  Unit unit[kBytes / sizeof(Unit)];
 };
 
 // Rows are read once and by nobody soon after: keep them out of L1. Within one launch nobody writes
@@ -26,12 +41,10 @@ template <int kBytes>
 EPD_HOST_DEVICE inline Word<kBytes> LoadStreaming(const std::uint8_t* from) {
 #if defined(__CUDA_ARCH__)
   if constexpr (kBytes == 16) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(__cvta_generic_to_global(from)));
     Word<16> word;
-    memcpy(&word, &v, 16);
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word.unit[0]), "=r"(word.unit[1]), "=r"(word.unit[2]), "=r"(word.unit[3])
+                 : "l"(__cvta_generic_to_global(from)));
     return word;
   }
 #endif
@@ -42,11 +55,9 @@ template <int kBytes>
 EPD_HOST_DEVICE inline void StoreStreaming(std::uint8_t* to, const Word<kBytes>& word) {
 #if defined(__CUDA_ARCH__)
   if constexpr (kBytes == 16) {
-    uint4 v;
-    memcpy(&v, &word, 16);
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(
                      __cvta_generic_to_global(to)),
-                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 "r"(word.unit[0]), "r"(word.unit[1]), "r"(word.unit[2]), "r"(word.unit[3])
                  : "memory");
     return;
   }

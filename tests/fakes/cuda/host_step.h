@@ -54,14 +54,15 @@ std::unique_ptr<Shared> MakeHostShared() {
 template <typename Step>
 bool RunStepOnHost(const Launch& launch, HostOrder order) {
   typename Step::Args args;
-  if (launch.args_bytes != sizeof(args) || launch.threads != Step::kThreads || launch.grid == 0) {
+  if (launch.args_bytes != sizeof(args) || launch.grid == 0 || launch.threads == 0 ||
+      launch.threads > Step::kThreads || launch.threads % kWarpThreads != 0) {
     return false;
   }
   std::memcpy(static_cast<void*>(&args), launch.args, sizeof(args));
   const auto threads = HostPositions(launch.threads, order);
   for (const std::int64_t block : HostPositions(launch.grid, order)) {
     const auto shared = MakeHostShared<typename Step::Shared>();
-    ThreadPosition thread{block, 0, Step::kThreads};
+    ThreadPosition thread{block, 0, static_cast<std::int32_t>(launch.threads)};
     for (const std::int64_t index : threads) {
       thread.index = static_cast<std::int32_t>(index);
       BeginShared(*shared, thread);

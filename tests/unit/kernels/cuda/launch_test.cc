@@ -20,6 +20,9 @@ TEST(LaunchTest, TheBudgetBoundsTheGridOfEveryKernel) {
   EXPECT_EQ(GridFor(1 << 20, 768, device), 132u);
   EXPECT_EQ(GridFor(1 << 20, 256, device), 528u);
   EXPECT_EQ(GridFor(5, 768, device), 5u);
+  EXPECT_EQ(GridFor(529, 256, device), 265u) << "two rounds, as even as can be";
+  EXPECT_EQ(GridFor(133, 768, device), 132u) << "a round of half as many would leave SMs idle";
+  EXPECT_EQ(GridFor(INT64_MAX / 2, 32, device), 4224u);
   device.max_num_sms = 24;
   for (const int threads : {256, 384, 768, 1024}) {
     EXPECT_EQ(GridFor(1 << 20, threads, device), 24u) << threads;
@@ -60,6 +63,54 @@ TEST(LaunchTest, PartsGiveEveryWarpWorkAndNoPartIsTiny) {
   EXPECT_EQ(PartsFor(0, 14336, 768, all), 1);
 }
 
+TEST(LaunchTest, EachThreadHasAColumnWhileThereAreThreads) {
+  const DeviceShape all = H200();  // 135,168 threads of 64 registers.
+  DeviceShape few = all;
+  few.max_num_sms = 24;
+  const struct {
+    std::int64_t num_tokens;
+    std::uint64_t row_bytes;
+    DeviceShape device;
+    std::int32_t threads;
+    std::int32_t parts;
+  } cases[] = {
+      {1, 14336, all, 224, 4},     // Each thread one of the 896 columns.
+      {128, 14336, all, 224, 4},   // 114,688 columns.
+      {256, 14336, all, 224, 2},   // Two columns each.
+      {1024, 14336, all, 224, 1},  // A block for each token.
+      {4096, 14336, all, 224, 1},
+      {4096, 14336, few, 896, 1},  // One block to an SM.
+      {64, 8192, all, 256, 2},
+      {4096, 8256, all, 192, 1},  // 516 columns: three rounds of 172, and not of 256, 256 and 4.
+      {4096, 128, all, 32, 1},    // Fewer columns than a warp has threads.
+      {4096, 130, all, 96, 1},    // 65 columns of 2 bytes.
+      {0, 14336, all, 32, 1},
+      {16, 0, all, 32, 1},
+  };
+  for (const auto& c : cases) {
+    const BlockShape shape = BlocksFor(c.num_tokens, c.row_bytes, c.device);
+    EXPECT_EQ(shape.threads, c.threads) << c.num_tokens << " x " << c.row_bytes;
+    EXPECT_EQ(shape.parts, c.parts) << c.num_tokens << " x " << c.row_bytes;
+  }
+}
+
+// A decode step has all of its blocks on the device at a time, a training step as many as there is room for.
+TEST(LaunchTest, LaunchesOfRowsHaveThatShape) {
+  GatherReduceArgs gather;
+  PushDirectArgs push;
+  gather.row_bytes = push.row_bytes = 14336;
+  gather.top_k = push.top_k = 8;
+  for (const std::int64_t num_tokens : {128, 4096}) {
+    gather.num_tokens = push.num_tokens = num_tokens;
+    for (const Launch& launch :
+         {GatherReduceLaunches(gather, DataType::kBfloat16, nullptr, H200())[0],
+          PushDirectLaunches(push, H200())[0]}) {
+      EXPECT_EQ(launch.threads, 224u);
+      EXPECT_EQ(launch.grid, 512u) << "of 4096 tokens eight each, where 528 blocks had 7 or 8";
+    }
+  }
+}
+
 // Every part of a row, cut in any number of parts, is covered exactly once.
 TEST(LaunchTest, PartsCoverARow) {
   for (std::int64_t words = 0; words < 40; ++words) {
@@ -88,7 +139,8 @@ TEST(LaunchTest, ListsNameTheVariantAndLeaveOutWhatHasNoWork) {
   device.min_bulk_row_bytes = 0;
   const LaunchList bulk = PushDirectLaunches(push, device);
   EXPECT_STREQ(bulk[0].function, "epd_push_direct_bulk");
-  EXPECT_EQ(bulk[0].shared_bytes, sizeof(BulkShared));
+  EXPECT_EQ(bulk[0].shared_bytes, sizeof(PushShared<BulkMover>));
+  EXPECT_EQ(bulk[0].threads, 256u);
   EXPECT_LE(bulk[0].shared_bytes, 227u * 1024) << "the most that sm_90 gives a block";
   GatherReduceArgs gather;
   gather.num_tokens = 16;

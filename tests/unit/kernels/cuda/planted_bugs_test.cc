@@ -12,24 +12,31 @@ namespace {
 
 // Moves all but the last, partly filled round of a warp.
 struct NoTailMover : VectorMover<4> {
-  static void Copy(RowCopy copy, const ThreadPosition& thread, NoShared& shared) {
-    copy.row_bytes = copy.row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
-    VectorMover<4>::Copy(copy, thread, shared);
+  static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
+                     std::uint64_t row_bytes, const RowPart& part, const ThreadPosition& thread,
+                     NoShared& shared) {
+    const std::uint64_t rounds = row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
+    VectorMover<4>::Spread(from, to, rounds, part, thread, shared);
   }
 };
 
 // Forgets the last part of each row.
 struct LastPartMover : VectorMover<4> {
-  static void Copy(const RowCopy& copy, const ThreadPosition& thread, NoShared& shared) {
-    if (copy.part.part + 1 < copy.part.num_parts) VectorMover<4>::Copy(copy, thread, shared);
+  static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
+                     std::uint64_t row_bytes, const RowPart& part, const ThreadPosition& thread,
+                     NoShared& shared) {
+    if (part.part + 1 == part.num_parts) return;
+    VectorMover<4>::Spread(from, to, row_bytes, part, thread, shared);
   }
 };
 
 // One thread reads a word beyond where it should.
 struct ShiftedMover : VectorMover<4> {
-  static void Copy(RowCopy copy, const ThreadPosition& thread, NoShared& shared) {
-    if (thread.InWarp() == 5) copy.from += kWidth;
-    VectorMover<4>::Copy(copy, thread, shared);
+  static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
+                     std::uint64_t row_bytes, const RowPart& part, const ThreadPosition& thread,
+                     NoShared& shared) {
+    if (thread.InWarp() == 5) from += kWidth;
+    VectorMover<4>::Spread(from, to, row_bytes, part, thread, shared);
   }
 };
 
