@@ -174,6 +174,11 @@ std::size_t FormatKernelError(const KernelError& error, char* buffer, std::size_
   return line.length;
 }
 
+const char* Describe(KernelFault fault) {
+  const FaultText* const text = FindText(fault);
+  return text != nullptr ? text->what : "unknown kernel fault";
+}
+
 std::string ToString(const KernelError& error) {
   char text[400];
   FormatKernelError(error, text, sizeof text);

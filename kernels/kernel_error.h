@@ -95,5 +95,7 @@ struct [[nodiscard]] KernelError {
 std::size_t FormatKernelError(const KernelError& error, char* buffer, std::size_t bytes);
 // The same as a string.
 std::string ToString(const KernelError& error);
+// What was looked at, in a few words, without numbers.
+const char* Describe(KernelFault fault);
 
 }  // namespace epd

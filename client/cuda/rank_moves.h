@@ -1,16 +1,16 @@
-// The client executor on a device: a rank's own kernels move its rows, in its own stream.
+// Calls whose rows the ranks move on a device: a rank's own kernels, in its own stream, and none of the worker's.
 //
-// Scatters push: between announce and publish each route's row goes straight out of the caller's buffer into
-// its slot of the receiver's region; behind publish the receiver copies its region out and clears padding and
-// tail. Gathers are pulled: expert rows are copied into the own region before publish, and behind it each rank
-// sums them out of its peers' regions into the caller's buffer. (On one device either direction costs the same;
-// these two need the fewest bytes and no kernel that the worker executor has not.)
+// Between announce and publish a rank copies what others need into its own stage, which its peers map read only: of a scatter
+// its tokens' rows and which of them goes where, of a gather its experts' rows. Behind publish each rank reads what is for it
+// straight into the caller's buffers: of a scatter row by row what its receive buffer has in each slot, of a gather the rows
+// that its tokens' routes name, summed where they lie.
 //
-// Between a good announce and publish, and between a good publish and pulled, the regions of all ranks are
+// Between a good announce and publish, and between a good publish and pulled, the stages of all ranks are
 // this operation's: the worker gives them to nobody else before every rank has come to its next step or is
-// dead. Outside of that no kernel touches a region: each looks at the answer of its step first.
+// dead. Outside of that no kernel touches a stage: each looks at the answer of its step first. A rank whose session has ended
+// while its kernels read may have read what is not this operation's any more: the last kernel looks for that, and leaves zeros.
 //
-// Region layout: proto/epd/v1/region_layout.h. Lists hold constants only.
+// Where things lie in a stage: proto/epd/v1/region_layout.h. Lists hold constants only.
 #pragma once
 
 #include <array>
@@ -22,19 +22,27 @@
 
 namespace epd::client {
 
-// Whether the call's rows are this rank's to move. The counts of a prepare go through the worker.
-bool MovesOwnRows(const StreamCall& call, const GroupSpec& group);
+// Whether the ranks of the group move its rows.
+bool RanksMove(const GroupSpec& group);
 
-// Where each rank's region is, as this rank's kernels take it. Written once: the addresses stay.
+// What offsets in a stage follow from, the same for all ranks and calls of a group.
+struct StageShape {
+  uint64_t max_slots = 0;   // recv_capacity_per_rank
+  uint64_t max_routes = 0;  // T_max * K_max
+  uint64_t head_bytes = 0;  // Of a plan: PlanCountsOffset.
+};
+StageShape StageShapeOf(const Formation& formation);
+// The stage's parts, of a region that begins at `region`.
+cuda::ScatterStage ScatterStageAt(uint8_t* region, const StageShape& shape);
+cuda::GatherSource GatherSourceAt(uint8_t* region, const StageShape& shape);
+
+// Where each rank's stage is, as this rank's kernels take it. Written once: the addresses stay.
 struct StreamRegionTables {
-  cuda::RecvTarget* targets = nullptr;       // [R]
-  cuda::RecvTarget* bare_targets = nullptr;  // [R] of rows without weights.
-  cuda::GatherSource* sources = nullptr;     // [R]
+  cuda::ScatterStage* stages = nullptr;   // [R] to read
+  cuda::GatherSource* sources = nullptr;  // [R]
+  const int32_t** counts = nullptr;       // [R] of a prepare.
 };
 StreamRegionTables TakeStreamRegionTables(uint32_t num_ranks, cuda::ScratchCursor& cursor);
-// `tables` in host memory; `region`: the device's address of the rank's region.
-void FillStreamRegion(const StreamRegionTables& tables, uint32_t rank, uint8_t* region,
-                      uint64_t max_slots);
 
 // Of one call site.
 struct MoveScratch {
@@ -50,20 +58,22 @@ MoveScratch TakeMoveScratch(const RoutingSpec& spec, int32_t num_locals,
 // Where the launches of a use read and write beside its buffers.
 struct RankPlaces {
   uint8_t* region = nullptr;  // The own one.
+  StageShape shape;
   StreamRegionTables tables;  // On the device.
   MoveScratch scratch;
-  uint64_t max_slots = 0;              // recv_capacity_per_rank
   int32_t num_locals = 0;              // This rank's experts.
   cuda::UseWords* words = nullptr;     // As StreamPlaces has them.
   const int64_t* num_slots = nullptr;  // C of the call, in memory that the device reads.
+  const uint32_t* ended = nullptr;     // Not 0 once the session has ended; the same.
+  cuda::ReportWord* found = nullptr;   // What was wrong with peers' stages, for the CPU; the same.
 };
 
 // Before publish; what they find wrong stands in the report.
-std::array<cuda::LaunchList, 5> PushOf(const StreamCall& call, const RoutingSpec& spec,
-                                       const StreamBuffers& buffers, const RankPlaces& places,
-                                       const cuda::DeviceShape& device);
-// After publish: zeros unless it was answered well.
-std::array<cuda::LaunchList, 3> TakeOf(const StreamCall& call, const RoutingSpec& spec,
+std::array<cuda::LaunchList, 5> StageOf(const StreamCall& call, const RoutingSpec& spec,
+                                        const StreamBuffers& buffers, const RankPlaces& places,
+                                        const cuda::DeviceShape& device);
+// Behind publish: zeros unless it was answered well, and where what was read is not of this operation.
+std::array<cuda::LaunchList, 2> ReadOf(const StreamCall& call, const RoutingSpec& spec,
                                        const StreamBuffers& buffers, const RankPlaces& places,
                                        const cuda::DeviceShape& device);
 

@@ -35,6 +35,8 @@ class RegisteredSlots {
   cuda::DevicePointer AddressOfWord(int slot) const {
     return first_ + pool_->view().OffsetOfWord(static_cast<uint32_t>(slot));
   }
+  // Of the word that epd sets when the session has ended.
+  cuda::DevicePointer AddressOfEnded() const { return first_ + offsetof(shm::SlotsHeader, ended); }
   SlotPool& pool() { return *pool_; }
 
  private:

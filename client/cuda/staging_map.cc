@@ -50,7 +50,8 @@ Status StagingMap::Import(const DeviceArena& arena) {
   if (code != kSuccess) return Failed("cuMemMap", code);
   mapped_ = true;
   const cuda::AccessDescription access = {
-      .location = {.type = cuda::kLocationDevice, .id = device_}, .flags = cuda::kAccessReadWrite};
+      .location = {.type = cuda::kLocationDevice, .id = device_},
+      .flags = own_ ? cuda::kAccessReadWrite : cuda::kAccessRead};
   code = driver_.memory_set_access(address_, bytes_, &access, 1);
   if (code != kSuccess) {
     Unmap();

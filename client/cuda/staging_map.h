@@ -1,4 +1,4 @@
-// A rank's staging on its device, mapped into this process at an address that stays.
+// A rank's staging on a device, mapped into this process at an address that stays.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,9 @@ struct DeviceArena {
 // device's context current; not thread-safe. The driver outlives it.
 class StagingMap {
  public:
-  StagingMap(const cuda::DriverTable& driver, int device) : driver_(driver), device_(device) {}
+  // A peer's is mapped read only where the driver can do that: not what is opened by handle.
+  StagingMap(const cuda::DriverTable& driver, int device, bool own)
+      : driver_(driver), device_(device), own_(own) {}
   ~StagingMap();
   StagingMap(const StagingMap&) = delete;
   StagingMap& operator=(const StagingMap&) = delete;
@@ -45,6 +47,7 @@ class StagingMap {
 
   const cuda::DriverTable& driver_;
   const int device_;
+  const bool own_;
   cuda::DevicePointer address_ = 0;
   uint64_t reserved_ = 0;  // Bytes of address space; 0: the memory was opened by handle.
   uint64_t bytes_ = 0;

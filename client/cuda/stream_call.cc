@@ -4,6 +4,7 @@
 
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
+#include "proto/epd/v1/route_counts.h"
 
 namespace epd::client {
 namespace {
@@ -31,6 +32,30 @@ cuda::BuildPlanOnDeviceArgs BuildArgs(const StreamCall& call, const RoutingSpec&
   args.scratch = places.scratch;
   args.report = places.report;
   return args;
+}
+
+LaunchList StageOwnCounts(const RoutingSpec& spec, const StreamPlaces& places,
+                          const DeviceShape& device) {
+  cuda::StageCounts::Args args;
+  args.counts = places.scratch.own_counts;
+  args.stage = reinterpret_cast<int32_t*>(places.region);
+  args.told = places.told_counts;
+  args.ids = &places.words->ids;
+  args.capacity = shm::kMaxRouteCounts;
+  args.num_experts = spec.num_experts;
+  args.gate.status = &places.words->announced;
+  return cuda::StageCountsLaunches(args, device);
+}
+
+LaunchList ReadStagedCounts(const RoutingSpec& spec, const StreamPlaces& places,
+                            const DeviceShape& device) {
+  cuda::ReadCounts::Args args;
+  args.stages = places.staged_counts;
+  args.counts = places.counts;
+  args.num_ranks = spec.num_ranks;
+  args.num_experts = spec.num_experts;
+  args.gate.status = &places.words->published;
+  return cuda::ReadCountsLaunches(args, device);
 }
 
 bool Misaligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 != 0; }
@@ -112,6 +137,9 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
   const auto copy = [&](const Block& block) {
     return CopyBlock(block, &places.words->announced, false, device);
   };
+  if (call.kind == shm::Kind::kPrepare && places.staged_counts != nullptr) {
+    return {StageOwnCounts(spec, places, device), {}, {}};
+  }
   if (call.kind == shm::Kind::kPrepare) {
     return {copy({places.scratch.own_counts, places.region, 1, layout.stage_bytes}), {}, {}};
   }
@@ -136,6 +164,9 @@ std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& s
     cuda::BuildPlanOnDeviceArgs args = BuildArgs(call, spec, buffers, places);
     args.counts = places.counts;
     args.status = published;
+    if (places.staged_counts != nullptr) {
+      return {ReadStagedCounts(spec, places, device), cuda::BuildPlanLaunches(args, device)};
+    }
     return {
         CopyBlock(Block{out, places.counts, layout.out_bytes / sizeof(int32_t), sizeof(int32_t)},
                   published, true, device),

@@ -48,6 +48,9 @@ struct StreamPlaces {
   cuda::PlanScratch scratch = {};   // Of a prepare.
   cuda::ReportWord* report = nullptr;
   int32_t* counts = nullptr;  // [R, E], out of the region: kernels read them also after a failure.
+  // Of a prepare whose counts each rank reads for itself, [R] of [E]: null where the worker has gathered them.
+  const int32_t* const* staged_counts = nullptr;
+  uint16_t* told_counts = nullptr;  // In the publish's slot: proto/epd/v1/route_counts.h.
 };
 
 //   INVALID_ARGUMENT  a buffer that the call needs is missing, or not aligned to 16 bytes
@@ -67,7 +70,7 @@ Block WeightsBlock(const void* from, void* to, uint64_t num_weights);
 cuda::LaunchList CopyBlock(const Block& block, const uint32_t* status, bool zeros,
                            const cuda::DeviceShape& device);
 
-// What follows is for calls whose rows the worker moves.
+// What follows is for calls whose rows the worker moves, and for prepares.
 //
 // Routing as device code takes it: expert_owner is a pointer that the device can read.
 cuda::LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,

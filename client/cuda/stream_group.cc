@@ -208,14 +208,17 @@ StreamSite::Surroundings StreamGroup::SurroundingsOf(const HeldSite& held, bool 
   const StreamCall& call = held.site_->call();
   const RoutingSpec spec = Routing(call);
   StreamSite::Surroundings around{driver_, *kernels_, shape_, captured, spec, {}, {}};
-  if (MovesOwnRows(call, formation_->spec)) {
+  if (RanksMove(formation_->spec) && call.kind != shm::Kind::kPrepare) {
     around.own = scratch_.OwnPlaces(spec, held.scratch_, held.site_->number());
     around.own->region = region_;
-    around.own->max_slots = formation_->spec.recv_capacity_per_rank;
+    around.own->shape = StageShapeOf(*formation_);
+    around.own->ended = reinterpret_cast<const uint32_t*>(slots_->AddressOfEnded());
     around.own->num_slots = held.site_->num_slots();
+    around.own->found = held.site_->found();
   } else {
     around.places = scratch_.WorkerPlaces(call, spec, held.scratch_, held.site_->number());
     around.places.region = region_;
+    around.places.told_counts = held.site_->told_counts();
   }
   return around;
 }

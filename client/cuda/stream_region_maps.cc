@@ -7,7 +7,7 @@
 namespace epd::client {
 Status StreamRegionMaps::Map(const Formation& formation) {
   if (Status s = MapRank(formation, rank_, &own_); !s.ok()) return s;
-  if (formation.spec.executor != Executor::kClient) return {};
+  if (!RanksMove(formation.spec)) return {};
   Status s = MapPeers(formation);
   if (!s.ok()) Unmap();
   return s;
@@ -24,7 +24,8 @@ Status StreamRegionMaps::MapPeers(const Formation& formation) {
   peers_.resize(formation.arenas.size());
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     if (rank == rank_) continue;
-    if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<StagingMap>(driver_, device_);
+    if (peers_[rank] == nullptr)
+      peers_[rank] = std::make_unique<StagingMap>(driver_, device_, /*own=*/false);
     if (Status s = MapRank(formation, rank, peers_[rank].get()); !s.ok()) return s;
   }
   return {};
@@ -64,17 +65,19 @@ std::vector<uint8_t> StreamRegionMaps::MakeTables(const Formation& formation) co
   std::vector<uint8_t> bytes(measure.used());
   cuda::ScratchCursor cursor(bytes.data());
   const StreamRegionTables tables = TakeStreamRegionTables(formation.spec.num_ranks, cursor);
+  const StageShape shape = StageShapeOf(formation);
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     const StagingMap& map = rank == rank_ ? own_ : *peers_[rank];
-    FillStreamRegion(tables, rank,
-                     reinterpret_cast<uint8_t*>(map.address() + formation.stream_region_offset),
-                     formation.spec.recv_capacity_per_rank);
+    auto* const region = reinterpret_cast<uint8_t*>(map.address() + formation.stream_region_offset);
+    tables.stages[rank] = ScatterStageAt(region, shape);
+    tables.sources[rank] = GatherSourceAt(region, shape);
+    tables.counts[rank] = reinterpret_cast<const int32_t*>(region);
   }
   return bytes;
 }
 
 Status StreamRegionMaps::WriteTables(const Formation& formation, cuda::DevicePointer tables) {
-  if (written_ || formation.spec.executor != Executor::kClient) return {};
+  if (written_ || !RanksMove(formation.spec)) return {};
   const std::vector<uint8_t> bytes = MakeTables(formation);
   const Status sent = Upload(driver_, bytes.data(), bytes.size(), tables);
   written_ = sent.ok();

@@ -18,7 +18,7 @@ namespace epd::client {
 class StreamRegionMaps {
  public:
   StreamRegionMaps(const cuda::DriverTable& driver, int device, uint32_t rank)
-      : driver_(driver), device_(device), rank_(rank), own_(driver, device) {}
+      : driver_(driver), device_(device), rank_(rank), own_(driver, device, /*own=*/true) {}
   StreamRegionMaps(const StreamRegionMaps&) = delete;
   StreamRegionMaps& operator=(const StreamRegionMaps&) = delete;
 

@@ -31,7 +31,7 @@ Status StreamScratch::Make(const Formation& formation, uint32_t num_slots) {
   prepare_bytes_ = measure.used();
   num_ranks_ = largest.num_ranks;
   uint64_t bytes = prepare_bytes_ * static_cast<uint64_t>(max_prepares_);
-  if (formation.spec.executor == Executor::kClient) {
+  if (RanksMove(formation.spec)) {
     num_locals_ = NumLocalExperts(largest, static_cast<int32_t>(rank_));
     cuda::ScratchCursor tables(nullptr);
     TakeStreamRegionTables(formation.spec.num_ranks, tables);
@@ -105,16 +105,21 @@ StreamPlaces StreamScratch::WorkerPlaces(const StreamCall& call, const RoutingSp
     places.scratch = cuda::TakePlanScratch(spec, cursor);
     places.report = cursor.Take<cuda::ReportWord>(1);
     places.counts = cursor.Take<int32_t>(int64_t{spec.num_ranks} * spec.num_experts);
+    if (tables_bytes_ != 0) places.staged_counts = Tables().counts;
   }
   return places;
 }
 
+StreamRegionTables StreamScratch::Tables() const {
+  cuda::ScratchCursor cursor(reinterpret_cast<void*>(tables()));
+  return TakeStreamRegionTables(static_cast<uint32_t>(num_ranks_), cursor);
+}
+
 RankPlaces StreamScratch::OwnPlaces(const RoutingSpec& spec, int part, int number) const {
-  cuda::ScratchCursor at_tables(reinterpret_cast<void*>(tables()));
   cuda::ScratchCursor cursor(reinterpret_cast<void*>(tables() + tables_bytes_ +
                                                      static_cast<uint64_t>(part) * move_bytes_));
   RankPlaces places = {};
-  places.tables = TakeStreamRegionTables(static_cast<uint32_t>(num_ranks_), at_tables);
+  places.tables = Tables();
   places.scratch = TakeMoveScratch(spec, num_locals_, cursor);
   places.num_locals = num_locals_;
   places.words = WordsOf(number);

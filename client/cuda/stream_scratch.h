@@ -46,6 +46,7 @@ class StreamScratch {
 
  private:
   Status Allocate(uint64_t bytes);
+  StreamRegionTables Tables() const;
   bool NeedsPart(const StreamCall& call) const {
     return call.kind == shm::Kind::kPrepare || move_bytes_ != 0;
   }

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstring>
 
+#include "client/cuda/stream_scratch.h"
 #include "kernels/cuda/driver/slot_operations.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/region_layout.h"
+#include "proto/epd/v1/route_counts.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
 
@@ -156,11 +158,14 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
   request.num_tokens = call_.num_tokens;
   request.recv_capacity = call_.recv_capacity;
   RegionLayout layout;
-  if (MovesOwnRows(call_, formation.spec)) {
-    layout = MakeLayout(
-        call_.kind,
-        {.num_slots = formation.spec.recv_capacity_per_rank, .row_bytes = call_.row_bytes},
-        RegionStorage::kDeviceRanks);
+  if (RanksMove(formation.spec)) {
+    layout = MakeLayout(call_.kind,
+                        {.num_experts = formation.spec.num_experts,
+                         .num_tokens = formation.spec.max_tokens_per_rank,
+                         .num_slots = formation.spec.recv_capacity_per_rank,
+                         .top_k = MaxTopKOf(formation),
+                         .row_bytes = call_.row_bytes},
+                        RegionStorage::kDeviceRanks);
   } else {
     layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
   }
@@ -212,6 +217,14 @@ const PlanIds* StreamSite::plan_ids() const {
 
 const int64_t* StreamSite::num_slots() const {
   return AsPointer<const int64_t>(RequestOf(1) + offsetof(shm::SlotRequest, recv_capacity));
+}
+
+uint64_t* StreamSite::found() const {
+  return AsPointer<uint64_t>(RequestOf(2) + offsetof(shm::SlotRequest, stream.move_report));
+}
+
+uint16_t* StreamSite::told_counts() const {
+  return AsPointer<uint16_t>(RequestOf(1) + shm::kRouteCountsAt);
 }
 
 cuda::DevicePointer StreamSite::RequestOf(int step) const {
@@ -297,7 +310,7 @@ void StreamSite::PutOwn(const Surroundings& around, const StreamBuffers& buffers
   queue.Fill(report, 0xff, sizeof *report);
   PutAnnounce(around, buffers, queue);
   for (const cuda::LaunchList& list :
-       PushOf(call_, around.spec, buffers, *around.own, around.device)) {
+       StageOf(call_, around.spec, buffers, *around.own, around.device)) {
     queue.Launch(list);
   }
   queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, stream.move_report), report, sizeof *report);
@@ -305,9 +318,24 @@ void StreamSite::PutOwn(const Surroundings& around, const StreamBuffers& buffers
              sizeof(PlanHeader));
   AskAndTake(1, around, queue);
   for (const cuda::LaunchList& list :
-       TakeOf(call_, around.spec, buffers, *around.own, around.device)) {
+       ReadOf(call_, around.spec, buffers, *around.own, around.device)) {
     queue.Launch(list);
   }
+}
+
+// What this rank has read of its peers is its own to say: the operation is good, and the others have their rows.
+Status StreamSite::TakeBadStage() {
+  uint64_t& word = SlotOf(2).request.stream.move_report;
+  const KernelError found =
+      cuda::ReadReport(std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire));
+  if (found.fault < KernelFault::kStageTruncated) return {};
+  std::atomic_ref<uint64_t>(word).store(cuda::kNoReport, std::memory_order_release);
+  return MakeStatus(
+      Code::kDataLoss,
+      "what rank %lld has staged is damaged or not of this operation (%s): the results "
+      "of this rank are zeros, the others have theirs; find out what writes into that "
+      "staging",
+      static_cast<long long>(found.index), Describe(found.fault));
 }
 
 Status StreamSite::TakeFailure() {
@@ -323,7 +351,8 @@ Status StreamSite::TakeFailure() {
     }
     slot.failed.store(0, std::memory_order_release);
   }
-  return first;
+  Status stage = TakeBadStage();
+  return first.ok() ? stage : first;
 }
 
 bool StreamSite::Ring() const {

@@ -79,6 +79,10 @@ class StreamSite {
 
   // As the device addresses it.
   const int64_t* num_slots() const;
+  // Where its kernels say what they have found in peers' stages.
+  uint64_t* found() const;
+  // Where a prepare of a group whose ranks move its rows tells its counts.
+  uint16_t* told_counts() const;
   // Less than the session has op slots; of no other site of it.
   int number() const { return indices_[0]; }
 
@@ -95,6 +99,7 @@ class StreamSite {
   const uint32_t* Done(int step) const;
   Status AnswerOf(int step) const;
   const PlanIds* plan_ids() const;
+  Status TakeBadStage();
   void WriteRequest(int step, const Formation& formation);
   cuda::DevicePointer RequestOf(int step) const;
   class Queue;

@@ -124,9 +124,9 @@ struct BulkMover {
 
   // A block copies its part of a row to every live row of `to`, each warp its part of that. For more than kFanOut of them the
   // part is loaded again, out of L2.
-  EPD_HOST_DEVICE static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
-                                     std::uint64_t row_bytes, const RowPart& part,
+  EPD_HOST_DEVICE static void Spread(const RowSource& from, const TokenRows<std::uint8_t>& to,
                                      const ThreadPosition& thread, Shared& shared) {
+    const RowPart& part = from.part;
     const RowPart own = {part.row, part.part * thread.NumWarps() + thread.Warp(),
                          part.num_parts * thread.NumWarps()};
     for (std::int32_t k = 0; k < to.num_live; k += kFanOut) {
@@ -134,7 +134,7 @@ struct BulkMover {
       EPD_UNROLL
       for (int j = 0; j < kFanOut; ++j)
         some.row[j] = k + j < to.num_live ? to.live[k + j] : nullptr;
-      Copy({from, some, row_bytes, own}, thread, shared);
+      Copy({from.row, some, from.row_bytes, own}, thread, shared);
     }
   }
 

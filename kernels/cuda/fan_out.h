@@ -85,6 +85,13 @@ struct RowCopy {
   RowPart part;
 };
 
+// What a mover's Spread reads: this part of one row.
+struct RowSource {
+  const std::uint8_t* row;
+  std::uint64_t row_bytes;
+  RowPart part;
+};
+
 // What one block, which fills an SM, has on its way in words of 16 bytes: more than an SM's share of bandwidth times latency.
 inline constexpr std::int32_t kBlockBytesInFlight = 48 << 10;
 
@@ -128,17 +135,17 @@ struct VectorMover {
   }
 
   // A block copies its part of a row to every live row of `to`, with kUnroll words of each thread on their way.
-  EPD_HOST_DEVICE static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
-                                     std::uint64_t row_bytes, const RowPart& part,
+  EPD_HOST_DEVICE static void Spread(const RowSource& from, const TokenRows<std::uint8_t>& to,
                                      const ThreadPosition& thread, Shared&) {
     if (to.num_live == 0) return;
-    const Columns columns = ColumnsOf(static_cast<std::int64_t>(row_bytes / kWidth), part, thread);
+    const Columns columns =
+        ColumnsOf(static_cast<std::int64_t>(from.row_bytes / kWidth), from.part, thread);
     for (std::int64_t at = columns.first; at < columns.end; at += columns.stride * kUnroll) {
       Word<kWidth> word[kUnroll] = {};
       EPD_UNROLL
       for (int u = 0; u < kUnroll; ++u) {
         const std::int64_t i = at + columns.stride * u;
-        if (i < columns.end) word[u] = LoadStreaming<kWidth>(from + i * kWidth);
+        if (i < columns.end) word[u] = LoadStreaming<kWidth>(from.row + i * kWidth);
       }
       for (std::int32_t j = 0; j < to.num_live; ++j) {
         EPD_UNROLL

@@ -15,6 +15,7 @@
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
+#include "kernels/cuda/read_rows.h"
 #include "kernels/cuda/seal_plan.h"
 #include "kernels/cuda/take_results.h"
 #include "kernels/cuda/use_words.h"
@@ -32,6 +33,8 @@
   X(epd_tell_plan, TellPlan)                               \
   X(epd_take_answer, TakeAnswer)                           \
   X(epd_take_results, TakeResults)                         \
+  X(epd_stage_counts, StageCounts)                         \
+  X(epd_read_counts, ReadCounts)                           \
   X(epd_index_slots, IndexLandings)                        \
   X(epd_check_table, CheckTable)
 
@@ -57,18 +60,19 @@
 
 // One set per mover.
 #define EPD_CUDA_MOVE_KERNELS(X, suffix, ...)                          \
-  X(epd_push_direct_##suffix, PushDirect<__VA_ARGS__>)                 \
+  X(epd_stage_rows_##suffix, StageRows<__VA_ARGS__>)                   \
+  X(epd_read_rows_##suffix, ReadRows<__VA_ARGS__>)                     \
   X(epd_copy_rows_##suffix, CopyRows<__VA_ARGS__>)                     \
   X(epd_push_each_##suffix, OfEach<PushDirect<__VA_ARGS__>>)           \
   X(epd_push_landings_##suffix, OfEach<PushLandings<__VA_ARGS__>>)     \
   X(epd_expand_landings_##suffix, OfEach<ExpandLandings<__VA_ARGS__>>) \
   X(epd_pack_rows_##suffix, OfEach<PackRows<__VA_ARGS__>>)
 
-#define EPD_CUDA_ZERO_KERNELS(X)                       \
-  X(epd_zero_padding_16, ZeroPadding<VectorMover<16>>) \
-  X(epd_zero_padding_4, ZeroPadding<VectorMover<4>>)   \
-  X(epd_zero_padding_2, ZeroPadding<VectorMover<2>>)   \
-  X(epd_zero_padding_1, ZeroPadding<VectorMover<1>>)
+#define EPD_CUDA_CLOSE_KERNELS(X)                  \
+  X(epd_close_rows_16, CloseRows<VectorMover<16>>) \
+  X(epd_close_rows_4, CloseRows<VectorMover<4>>)   \
+  X(epd_close_rows_2, CloseRows<VectorMover<2>>)   \
+  X(epd_close_rows_1, CloseRows<VectorMover<1>>)
 
 // One of a client's stream and one of several ranks.
 #define EPD_CUDA_GATHER_KERNEL(X, suffix, ...)      \
@@ -93,5 +97,5 @@
   EPD_CUDA_MOVE_KERNELS(X, 2, VectorMover<2>)   \
   EPD_CUDA_MOVE_KERNELS(X, 1, VectorMover<1>)   \
   EPD_CUDA_MOVE_KERNELS(X, bulk, BulkMover)     \
-  EPD_CUDA_ZERO_KERNELS(X)                      \
+  EPD_CUDA_CLOSE_KERNELS(X)                     \
   EPD_CUDA_GATHER_KERNELS(X)

@@ -1,3 +1,4 @@
+// Long because each step has its launcher here; each is a few lines.
 #include "kernels/cuda/launch.h"
 
 #include <algorithm>
@@ -276,12 +277,15 @@ LaunchList GatherCountsLaunches(const ArgsOfEach<GatherCounts::Args>& each,
   return list;
 }
 
-LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device) {
+LaunchList StageCountsLaunches(const StageCounts::Args& args, const DeviceShape& device) {
   LaunchList list;
-  const BlockShape shape = PushBlocks(args.num_tokens, args.row_bytes, device);
-  args.num_parts = shape.parts;
-  WithMover<PushDirect>(args.row_bytes, device,
-                        [&]<typename One>() { Add<One>(list, args, device, shape.threads); });
+  Add<StageCounts>(list, args, device);
+  return list;
+}
+
+LaunchList ReadCountsLaunches(const ReadCounts::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<ReadCounts>(list, args, device);
   return list;
 }
 
@@ -330,10 +334,28 @@ LaunchList LandRowsLaunches(const ArgsOfEach<LandRowsArgs>& each, const DeviceSh
   return list;
 }
 
-LaunchList ClearPaddingLaunches(const LandRowsArgs& args, const DeviceShape& device) {
+LaunchList StageRowsLaunches(StageRowsArgs args, const DeviceShape& device) {
   LaunchList list;
-  Add<IndexLandings>(list, args, device);
-  WithVector<ZeroPadding>(args.row_bytes, [&]<typename One>() { Add<One>(list, args, device); });
+  args.num_parts =
+      PartsFor(args.num_tokens, args.row_bytes, MoverThreads(args.row_bytes, device), device);
+  AddMover<StageRows>(list, args, device);
+  return list;
+}
+
+LaunchList ReadRowsLaunches(ReadRowsArgs args, const DeviceShape& device) {
+  LaunchList list;
+  LandRowsArgs index;
+  index.index = args.index;
+  Add<IndexLandings>(list, index, device);
+  args.num_parts =
+      PartsFor(args.capacity, args.row_bytes, MoverThreads(args.row_bytes, device), device);
+  AddMover<ReadRows>(list, args, device);
+  return list;
+}
+
+LaunchList CloseRowsLaunches(const CloseRowsArgs& args, const DeviceShape& device) {
+  LaunchList list;
+  WithVector<CloseRows>(args.row_bytes, [&]<typename One>() { Add<One>(list, args, device); });
   return list;
 }
 

@@ -25,6 +25,7 @@
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
+#include "kernels/cuda/read_rows.h"
 #include "kernels/cuda/seal_plan.h"
 #include "kernels/cuda/take_results.h"
 #include "kernels/cuda/use_words.h"
@@ -173,15 +174,22 @@ struct ArgsOfEach {
 // Between the halves of a prepare: all ranks' counts to all ranks.
 LaunchList GatherCountsLaunches(const ArgsOfEach<GatherCounts::Args>& each,
                                 const DeviceShape& device);
+// The same where each rank moves its own.
+LaunchList StageCountsLaunches(const StageCounts::Args& args, const DeviceShape& device);
+LaunchList ReadCountsLaunches(const ReadCounts::Args& args, const DeviceShape& device);
 
 // Scatter. num_parts of all these is set here.
-LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
 LaunchList PushDirectLaunches(const ArgsOfEach<PushDirectArgs>& each, const DeviceShape& device);
 LaunchList PushLandingLaunches(const ArgsOfEach<PushLandingArgs>& each, const DeviceShape& device);
 // All have sources, or none.
 LaunchList LandRowsLaunches(const ArgsOfEach<LandRowsArgs>& each, const DeviceShape& device);
-// Of a rank whose peers write its receive buffer themselves: zeros in padding and tail.
-LaunchList ClearPaddingLaunches(const LandRowsArgs& args, const DeviceShape& device);
+
+// Scatter by reading, before its publish and behind it. num_parts is set here; args.index is filled by the second, which
+// takes its scratch.
+LaunchList StageRowsLaunches(StageRowsArgs args, const DeviceShape& device);
+LaunchList ReadRowsLaunches(ReadRowsArgs args, const DeviceShape& device);
+// Behind whatever reads stages.
+LaunchList CloseRowsLaunches(const CloseRowsArgs& args, const DeviceShape& device);
 
 // Gather between workers, before and after the rows go. num_parts is set here.
 LaunchList PackRowsLaunches(const ArgsOfEach<PackRowsArgs>& each, const DeviceShape& device);

@@ -70,7 +70,7 @@ struct PushDirect {
       LineUp(args.top_k, thread, shared.to);
     } else {
       const std::uint8_t* row = args.rows + static_cast<std::uint64_t>(part.row) * args.row_bytes;
-      Mover::Spread(row, shared.to, args.row_bytes, part, thread, shared.mover);
+      Mover::Spread({row, args.row_bytes, part}, shared.to, thread, shared.mover);
     }
   }
 

@@ -12,6 +12,13 @@
 
 namespace epd::cuda {
 
+// Whose row belongs in a slot: the `index`th of those of `source` for `expert`. Source -1: padding, and what is beyond.
+struct RecvPlace {
+  std::int32_t source = -1;
+  std::int32_t expert = 0;
+  std::int64_t index = 0;
+};
+
 struct RecvIndex {
   RoutingSpec spec;                      // expert_owner on the device
   const std::int32_t* counts = nullptr;  // [R, E]
@@ -29,9 +36,8 @@ struct RecvIndex {
 
   EPD_HOST_DEVICE std::int64_t TotalRecv() const { return zones[num_locals]; }
 
-  // The source whose row belongs in `slot`, or -1 for padding and beyond.
-  EPD_HOST_DEVICE std::int32_t SourceOf(std::int64_t slot) const {
-    if (slot < 0 || slot >= TotalRecv()) return -1;
+  EPD_HOST_DEVICE RecvPlace PlaceOf(std::int64_t slot) const {
+    if (slot < 0 || slot >= TotalRecv()) return {};
     // The last segment that begins at or before the slot. Empty ones begin where their successor
     // does, so they are passed over.
     std::int64_t low = 0;
@@ -46,8 +52,13 @@ struct RecvIndex {
     }
     const auto source = static_cast<std::int32_t>(low % spec.num_ranks);
     const std::int32_t expert = Expert(static_cast<std::int32_t>(low / spec.num_ranks));
-    return slot < segments[low] + RowsOf(spec, counts, source, expert) ? source : -1;
+    const std::int64_t index = slot - segments[low];
+    if (index >= RowsOf(spec, counts, source, expert)) return {};
+    return {source, expert, index};
   }
+
+  // The source whose row belongs in `slot`, or -1 for padding and beyond.
+  EPD_HOST_DEVICE std::int32_t SourceOf(std::int64_t slot) const { return PlaceOf(slot).source; }
 };
 
 inline constexpr int kRecvIndexPhases = 4;

@@ -1,6 +1,7 @@
 #include "kernels/region/region_layout.h"
 
 #include "kernels/gather_stage.h"
+#include "kernels/routing_plan.h"
 #include "kernels/scatter_stage.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
@@ -20,15 +21,23 @@ uint64_t HostStageBytes(bool scatters, const RegionShape& shape) {
                             .row_bytes = shape.row_bytes});
 }
 
+uint64_t DeviceStageBytes(shm::Kind kind, const RegionShape& shape) {
+  if (kind == shm::Kind::kPrepare) return shape.num_experts * sizeof(int32_t);
+  if (!Scatters(kind))
+    return shm::GatherRowsOffset(shape.num_slots) + shape.num_slots * shape.row_bytes;
+  return shm::ScatterRowsOffset(shape.num_tokens * shape.top_k,
+                                PlanCountsOffset(static_cast<int64_t>(shape.num_experts))) +
+         shape.num_tokens * shape.row_bytes;
+}
+
 }  // namespace
 
 RegionLayout MakeLayout(shm::Kind kind, const RegionShape& shape, RegionStorage storage) {
-  const bool on_device =
-      storage == RegionStorage::kDeviceRanks || storage == RegionStorage::kDeviceWorker;
+  const bool on_device = storage == RegionStorage::kDeviceWorker;
   const bool prepare = kind == shm::Kind::kPrepare;
   RegionLayout layout;
-  if (storage == RegionStorage::kDeviceRanks && !prepare) {
-    layout.stage_bytes = shm::SlotsBytes(shape.num_slots, shape.row_bytes);
+  if (storage == RegionStorage::kDeviceRanks) {
+    layout.stage_bytes = DeviceStageBytes(kind, shape);
     layout.out_at = shm::OutOffset(layout.stage_bytes);
     return layout;
   }

@@ -10,9 +10,9 @@ namespace epd {
 
 // Which memory holds the region, and who moves its rows.
 enum class RegionStorage {
-  kHostRanks,    // Host memory, by the ranks: a stage alone.
-  kHostWorker,   // Host memory, by the worker: the used part of the plan, a stage, the output.
-  kDeviceRanks,  // Device memory, by the ranks' kernels: slots in fixed places; a prepare as below.
+  kHostRanks,   // Host memory, by the ranks: a stage alone.
+  kHostWorker,  // Host memory, by the worker: the used part of the plan, a stage, the output.
+  kDeviceRanks,  // Device memory, by the ranks' kernels: a stage, in which all stands in fixed places.
   kDeviceWorker,  // Device memory, by the worker's kernels: the whole plan, the rows in, the rows out.
 };
 constexpr RegionStorage MakeStorage(bool on_device, bool worker_executor) {
@@ -25,8 +25,9 @@ constexpr RegionStorage MakeStorage(bool on_device, bool worker_executor) {
 struct RegionShape {
   uint64_t num_ranks = 0;
   uint64_t num_experts = 0;
+  // Of kDeviceRanks the most that the group may have of the three: T_max, recv_capacity_per_rank, K_max.
   uint64_t num_tokens = 0;  // T
-  uint64_t num_slots = 0;   // C; of kDeviceRanks the group's recv_capacity_per_rank
+  uint64_t num_slots = 0;   // C
   uint64_t top_k = 0;
   uint64_t row_bytes = 0;
   bool has_weights = false;

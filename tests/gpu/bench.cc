@@ -83,6 +83,7 @@ struct Problem {
   std::uint64_t row_bytes = 0;
   std::int64_t num_tokens = 0;
   std::int64_t capacity = 0;
+  const std::uint8_t* plan = nullptr;
   const PlanRoute* table = nullptr;
   const std::int32_t* counts = nullptr;
   std::uint8_t* rows = nullptr;       // [T, row_bytes]
@@ -129,6 +130,7 @@ Problem MakeProblem(TimedDevice& bench, const Shape& shape) {
   problem.num_tokens = shape.num_tokens;
   problem.row_bytes = static_cast<std::uint64_t>(shape.hidden) * 2;
   problem.capacity = total;
+  problem.plan = reinterpret_cast<const std::uint8_t*>(bench.Upload(plan.data(), plan.size()));
   problem.table = bench.Upload(view.table, topk.size());
   problem.counts = bench.Upload(counts.data(), counts.size());
   problem.rows = static_cast<std::uint8_t*>(bench.Allocate(shape.num_tokens * problem.row_bytes));
@@ -140,19 +142,41 @@ Problem MakeProblem(TimedDevice& bench, const Shape& shape) {
   return problem;
 }
 
-LaunchList DirectList(TimedDevice& bench, const Problem& problem, const DeviceShape& device) {
-  const cuda::RecvTarget target = {problem.recv_rows, problem.recv_weights, problem.capacity};
-  cuda::PushDirectArgs args;
-  args.table = problem.table;
-  args.rows = problem.rows;
-  args.weights = problem.weights;
-  args.targets = bench.Upload(&target, 1);
-  args.num_tokens = problem.num_tokens;
-  args.row_bytes = problem.row_bytes;
-  args.top_k = problem.spec.top_k;
-  args.num_ranks = 1;
-  args.report = problem.report;
-  return PushDirectLaunches(args, device);
+// A rank alone reads what it has staged.
+LaunchList ReadList(TimedDevice& bench, const Problem& problem, const DeviceShape& device) {
+  const std::int64_t num_routes = problem.num_tokens * problem.spec.top_k;
+  cuda::StageRowsArgs stage;
+  stage.plan = problem.plan;
+  stage.spec = problem.spec;
+  stage.num_tokens = problem.num_tokens;
+  stage.rows = problem.rows;
+  stage.weights = problem.weights;
+  stage.row_bytes = problem.row_bytes;
+  auto* const head =
+      static_cast<std::uint8_t*>(bench.Allocate(PlanCountsOffset(problem.spec.num_experts)));
+  stage.stage = {
+      .header = reinterpret_cast<PlanHeader*>(head),
+      .experts = reinterpret_cast<PlanExpert*>(head + sizeof(PlanHeader)),
+      .order = static_cast<std::int32_t*>(bench.Allocate(num_routes * 4)),
+      .weights = static_cast<float*>(bench.Allocate(num_routes * 4)),
+      .rows = static_cast<std::uint8_t*>(bench.Allocate(problem.num_tokens * problem.row_bytes))};
+  cuda::ReadRowsArgs read;
+  cuda::LandRowsArgs scratch;
+  scratch.index.num_locals = problem.spec.num_experts;
+  cuda::ScratchCursor cursor(bench.Allocate(64 << 20));
+  TakeLandScratch(problem.spec, cursor, &scratch);
+  read.index = scratch.index;
+  read.index.spec = problem.spec;
+  read.index.counts = problem.counts;
+  read.plan = problem.plan;
+  read.sources = bench.Upload(&stage.stage, 1);
+  read.row_bytes = problem.row_bytes;
+  read.recv_rows = problem.recv_rows;
+  read.recv_weights = problem.recv_weights;
+  read.capacity = problem.capacity;
+  read.report = problem.report;
+  bench.TimeList(StageRowsLaunches(stage, device));
+  return ReadRowsLaunches(read, device);
 }
 
 // The receiver's half alone, behind one push: what a client's epilogue costs.
@@ -292,8 +316,8 @@ void RunShape(TimedDevice& bench, const Shape& shape, const Device& device, int 
       const DeviceShape config = {device.num_sms, device.compute_capability, sms,
                                   in_bulk ? 0 : INT64_MAX, max_shared_bytes};
       if (in_bulk && !MovesInBulk(problem.row_bytes, config)) continue;
-      cases.Print(in_bulk ? "scatter direct bulk" : "scatter direct", config,
-                  DirectList(bench, problem, config), bytes);
+      cases.Print(in_bulk ? "scatter read bulk" : "scatter read", config,
+                  ReadList(bench, problem, config), bytes);
       cases.Print(in_bulk ? "scatter expand bulk" : "scatter expand", config,
                   LandList(bench, problem, config), bytes);
       if (in_bulk) continue;
@@ -303,7 +327,7 @@ void RunShape(TimedDevice& bench, const Shape& shape, const Device& device, int 
   const DeviceShape config = {.num_sms = device.num_sms,
                               .compute_capability = device.compute_capability};
   RunCopyOut(bench, cases, problem, config);
-  cases.PrintReplayed("scatter direct replayed", config, DirectList(bench, problem, config), bytes);
+  cases.PrintReplayed("scatter read replayed", config, ReadList(bench, problem, config), bytes);
   cases.PrintReplayed("gather reduce replayed", config, GatherList(bench, problem, config), bytes);
   bench.FreeSince(before);
 }

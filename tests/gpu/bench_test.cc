@@ -75,9 +75,9 @@ TEST(BenchTest, EachShapeHasItsCasesLiveAndOfCapacityAloneAndReplayed) {
   for (const auto& [shape, kernels] : cases) {
     // Once for each number of SMs; by bulk copies where these are.
     const std::map<std::string, int> wanted = {
-        {"scatter direct", 6},      {"scatter expand", 6},          {"scatter direct bulk", 6},
-        {"scatter expand bulk", 6}, {"gather reduce", 6},           {"copy out live", 1},
-        {"copy out capacity", 1},   {"scatter direct replayed", 1}, {"gather reduce replayed", 1}};
+        {"scatter read", 6},        {"scatter expand", 6},        {"scatter read bulk", 6},
+        {"scatter expand bulk", 6}, {"gather reduce", 6},         {"copy out live", 1},
+        {"copy out capacity", 1},   {"scatter read replayed", 1}, {"gather reduce replayed", 1}};
     EXPECT_EQ(kernels, wanted) << shape;
   }
   EXPECT_THAT(said.Rows("peers"), IsEmpty());

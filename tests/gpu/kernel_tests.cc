@@ -195,13 +195,56 @@ bool PushDirect(Exchange& x, int rank, const std::uint8_t* rows, const float* we
   args.top_k = x.spec_.top_k;
   args.num_ranks = x.spec_.num_ranks;
   args.report = x.NewReport();
-  // One as a client launches it, one as a worker does for several ranks.
-  const LaunchList list = rank % 2 == 0 ? PushDirectLaunches(args, shape)
-                                        : PushDirectLaunches({&args, &args, 1}, shape);
+  const LaunchList list = PushDirectLaunches({&args, &args, 1}, shape);
   return (list.size() == 0 || x.executor_.Run(list)) && *args.report == kNoReport;
 }
 
-bool ScattersAreRight(Exchange& x, std::uint64_t row_bytes, std::int64_t capacity, bool is_direct,
+// Each rank stages its rows, and then each reads what is for it.
+bool StageAndRead(Exchange& x, const std::vector<reference::Bytes>& rows,
+                  const std::vector<std::vector<float>>& weights, std::vector<Recv>& recvs,
+                  const DeviceShape& shape) {
+  auto* stages = x.New<cuda::ScatterStage>(x.spec_.num_ranks);
+  const std::uint64_t row_bytes = recvs[0].args.row_bytes;
+  for (int r = 0; r < x.spec_.num_ranks; ++r) {
+    const RoutingPlanView& view = x.views_[r];
+    const std::int64_t num_routes = view.num_tokens * x.spec_.top_k;
+    auto* const head = x.New<std::uint8_t>(PlanCountsOffset(x.spec_.num_experts));
+    stages[r] = {
+        .header = reinterpret_cast<PlanHeader*>(head),
+        .experts = reinterpret_cast<PlanExpert*>(head + sizeof(PlanHeader)),
+        .order = x.New<std::int32_t>(num_routes),
+        .weights = x.New<float>(num_routes),
+        .rows = x.New<std::uint8_t>(view.num_tokens * static_cast<std::int64_t>(row_bytes))};
+    cuda::StageRowsArgs args;
+    args.plan = static_cast<const std::uint8_t*>(view.plan);
+    args.spec = x.spec_;
+    args.num_tokens = view.num_tokens;
+    args.rows = x.Copy(rows[r]);
+    args.weights = x.Copy(weights[r]);
+    args.row_bytes = row_bytes;
+    args.stage = stages[r];
+    if (!x.executor_.Run(StageRowsLaunches(args, shape))) return false;
+  }
+  bool right = true;
+  for (int r = 0; r < x.spec_.num_ranks; ++r) {
+    const cuda::LandRowsArgs& to = recvs[r].args;
+    cuda::ReadRowsArgs args;
+    args.index = to.index;
+    args.plan = static_cast<const std::uint8_t*>(x.views_[r].plan);
+    args.sources = stages;
+    args.row_bytes = row_bytes;
+    args.recv_rows = to.recv_rows;
+    args.recv_weights = to.recv_weights;
+    args.capacity = to.capacity;
+    args.report = to.report;
+    right = x.executor_.Run(ReadRowsLaunches(args, shape)) && *to.report == kNoReport && right;
+  }
+  return right;
+}
+
+enum class Form { kDirect, kLanding, kRead };
+
+bool ScattersAreRight(Exchange& x, std::uint64_t row_bytes, std::int64_t capacity, Form form,
                       const DeviceShape& shape, Random& random) {
   std::vector<reference::Bytes> rows;
   std::vector<std::vector<float>> weights;
@@ -211,17 +254,19 @@ bool ScattersAreRight(Exchange& x, std::uint64_t row_bytes, std::int64_t capacit
     weights.push_back(RandomFloats(random, x.problem_.topk[r].size()));
     recvs.push_back(MakeRecv(x, r, capacity, row_bytes));
   }
-  bool right = true;
-  for (int r = 0; r < x.problem_.num_ranks; ++r) {
-    const auto push = is_direct ? PushDirect : PushLanding;
+  bool right = form != Form::kRead || StageAndRead(x, rows, weights, recvs, shape);
+  for (int r = 0; form != Form::kRead && r < x.problem_.num_ranks; ++r) {
+    const auto push = form == Form::kDirect ? PushDirect : PushLanding;
     right = push(x, r, x.Copy(rows[r]), x.Copy(weights[r]), recvs, shape) && right;
   }
   for (int r = 0; r < x.problem_.num_ranks; ++r) {
     auto& args = *x.New<cuda::LandRowsArgs>(1);
     args = recvs[r].args;
-    args.sources = is_direct ? nullptr : recvs[r].sources;
-    right = x.executor_.Run(LandRowsLaunches({&args, &args, 1}, shape)) &&
-            *args.report == kNoReport && right;
+    args.sources = form == Form::kLanding ? recvs[r].sources : nullptr;
+    if (form != Form::kRead) {
+      right = x.executor_.Run(LandRowsLaunches({&args, &args, 1}, shape)) &&
+              *args.report == kNoReport && right;
+    }
     const reference::ScatterResult want =
         reference::Scatter(x.problem_, r, rows, weights, row_bytes, capacity);
     right = right && std::equal(want.rows.begin(), want.rows.end(), args.recv_rows) &&
@@ -331,9 +376,10 @@ void RunSeed(Executor& executor, std::uint64_t seed, Tally& tally) {
   Exchange x(executor, problem);
   const std::int64_t capacity = seed % 4 == 0 ? x.Demand() / 2 : x.Demand() + 3;
   tally.Add("plan " + name, PlansAreRight(x, shape));
-  for (const bool is_direct : {true, false}) {
-    tally.Add((is_direct ? "direct " : "landing ") + name,
-              ScattersAreRight(x, row_bytes, capacity, is_direct, shape, random));
+  for (const auto& [form, what] : {std::pair{Form::kDirect, "direct "},
+                                   {Form::kLanding, "landing "},
+                                   {Form::kRead, "read "}}) {
+    tally.Add(what + name, ScattersAreRight(x, row_bytes, capacity, form, shape, random));
   }
   const std::uint64_t gather_bytes =
       (row_bytes + DataTypeBytes(type) - 1) / DataTypeBytes(type) * DataTypeBytes(type);

@@ -184,6 +184,10 @@ struct CountRoutes {
   std::vector<int> arena_of_rank;  // Of the ranks that this worker serves; -1: of others.
   uint32_t num_experts = 0;        // E
   uint32_t alignment = 0;          // Slots, of each expert's zone; 0 is 1.
+  // Where the ranks have staged them in device memory, what they have told instead, by rank: of a slice of the experts
+  // (RouteSliceOf), which follows from the plan's id.
+  std::vector<std::vector<uint16_t>> told = {};
+  uint64_t plan_id = 0;
 };
 
 // Tell another node's worker; in order.

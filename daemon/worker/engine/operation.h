@@ -76,6 +76,8 @@ struct Part {
   // What is wrong with the announce of a call in a GPU's stream. Ranks in streams come to every call, in one
   // order, so it is told once all are there; told earlier, it would leave them at different calls.
   absl::Status problem;
+  // What a publish in a GPU's stream has told of a prepare's routes (proto/epd/v1/route_counts.h).
+  std::vector<uint16_t> route_counts = {};
   // A call in a GPU's stream has the slot of its site's announce here.
   std::optional<uint32_t> site = {};
   uint32_t trace = 0;  // Its OperationTraces::Place.

@@ -140,7 +140,7 @@ void OperationPhases::Answer(const Operation& operation, uint32_t rank, shm::Ste
     answer.direct_set = tenant.set;
   }
   const bool prepares = part.said.kind == shm::Kind::kPrepare;
-  if (part.site.has_value() && status.ok() && (prepares || !tenant.worker_moves(part.said.kind))) {
+  if (part.site.has_value() && status.ok() && (prepares || !tenant.worker_executor())) {
     answer.plan_name = shm::PlanName{.group_id = tenant.start.group.value,
                                      .epoch = tenant.start.epoch.value,
                                      .plan_id = prepares ? answer.plan_id : part.said.plan_id};
@@ -179,16 +179,7 @@ void OperationPhases::DecideGood(Operation& operation) {
   const bool is_eager = !operation.region.has_value();
   if (is_eager) NameBuffers(operation);
   parts_.event.Add(DecideRecord{.operation = operation.id, .status = absl::OkStatus()});
-  if (operation.parts[0].said.kind == shm::Kind::kPrepare) {
-    parts_.event.Add(CountRoutes{.group = tenant.start.group,
-                                 .formation = tenant.start.formation,
-                                 .uid = tenant.uid,
-                                 .set = tenant.set,
-                                 .offsets = StageOffsets(operation),
-                                 .arena_of_rank = LocalArenas(tenant),
-                                 .num_experts = tenant.start.spec.num_experts,
-                                 .alignment = operation.parts[0].said.alignment});
-  }
+  if (operation.parts[0].said.kind == shm::Kind::kPrepare) CountRoutesOf(operation);
   CloseWire(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (!tenant.local(r)) operation.parts[r].state = PartState::kDone;
@@ -199,6 +190,23 @@ void OperationPhases::DecideGood(Operation& operation) {
            absl::OkStatus());
   }
   CloseIfOver(operation);
+}
+
+void OperationPhases::CountRoutesOf(const Operation& operation) {
+  const Tenant& tenant = *operation.tenant;
+  CountRoutes count{.group = tenant.start.group,
+                    .formation = tenant.start.formation,
+                    .uid = tenant.uid,
+                    .set = tenant.set,
+                    .offsets = StageOffsets(operation),
+                    .arena_of_rank = LocalArenas(tenant),
+                    .num_experts = tenant.start.spec.num_experts,
+                    .alignment = operation.parts[0].said.alignment};
+  if (operation.parts[0].site.has_value() && !tenant.worker_executor()) {
+    for (const Part& part : operation.parts) count.told.push_back(part.route_counts);
+    count.plan_id = operation.id.value;
+  }
+  parts_.event.Add(std::move(count));
 }
 
 void OperationPhases::NameBuffers(const Operation& operation) {

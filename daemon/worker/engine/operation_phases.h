@@ -90,6 +90,7 @@ class OperationPhases {
   void EndTrace(Part& part, absl::StatusCode code);
   void NameBuffers(const Operation& operation);
   RegionView MakeView(const Operation& operation, uint32_t rank) const;
+  void CountRoutesOf(const Operation& operation);
   std::vector<uint64_t> StageOffsets(const Operation& operation) const;
 
   const Holds limits_;

@@ -298,6 +298,7 @@ void OperationSteps::Publish(const Submission& submission, const shm::SlotReques
   parts_.phases.Reach(part, TracePoint::kPublished);
   part.submission = submission;
   const absl::Status problem = CheckPublish(request, part, tenant);
+  part.route_counts = RouteCountsOf(request, part, tenant);
   if (operation->phase == Phase::kFailed) {
     parts_.phases.Answer(*operation, request.rank, shm::Step::kPublish, operation->cause);
     parts_.phases.FinishPart(*operation, request.rank);
@@ -308,11 +309,8 @@ void OperationSteps::Publish(const Submission& submission, const shm::SlotReques
     parts_.leader.SendStage(*operation, request.rank);
     parts_.leader.MaybePublished(*operation);
   } else if (!operation->Any(PartState::kCopying)) {
-    if (tenant.worker_moves(operation->parts[0].said.kind)) {
-      parts_.phases.StartMove(*operation);
-    } else {
-      parts_.phases.DecideGood(*operation);
-    }
+    if (tenant.worker_executor()) return parts_.phases.StartMove(*operation);
+    parts_.phases.DecideGood(*operation);
   }
 }
 

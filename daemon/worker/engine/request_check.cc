@@ -1,7 +1,9 @@
 #include "daemon/worker/engine/request_check.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,7 @@
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
+#include "proto/epd/v1/route_counts.h"
 #include "proto/epd/v1/row_dtype.h"
 #include "proto/epd/v1/text.h"
 
@@ -27,10 +30,12 @@ absl::Status Bad(absl::string_view field, uint64_t got, absl::string_view expect
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", got, ", expected ", expected));
 }
 
-// Peers write into the region as far as the group's sizes go, and take no rank's word for less.
-absl::Status CheckDeviceSlots(const shm::SlotRequest& request, const Tenant& tenant) {
+uint32_t MaxTopK(const GroupSpec& spec) { return spec.top_k == 0 ? limits::kTopK : spec.top_k; }
+
+// Peers read the stage as far as the group's sizes go, and take no rank's word for less.
+absl::Status CheckDeviceStage(const shm::SlotRequest& request, const Tenant& tenant) {
   const GroupSpec& spec = tenant.start.spec;
-  if (!tenant.start.on_device() || tenant.worker_moves(request.kind)) return absl::OkStatus();
+  if (!tenant.start.on_device() || tenant.worker_executor()) return absl::OkStatus();
   if (request.recv_capacity > spec.recv_capacity_per_rank) {
     return Bad("recv_capacity", request.recv_capacity,
                absl::StrCat("at most recv_capacity_per_rank=", spec.recv_capacity_per_rank));
@@ -40,15 +45,19 @@ absl::Status CheckDeviceSlots(const shm::SlotRequest& request, const Tenant& ten
     return Bad("row_bytes", request.row_bytes,
                absl::StrCat("a multiple of the ", element, " bytes of its dtype"));
   }
-  const uint64_t slots_bytes =
-      MakeLayout(request.kind,
-                 {.num_slots = spec.recv_capacity_per_rank, .row_bytes = request.row_bytes},
-                 RegionStorage::kDeviceRanks)
-          .stage_bytes;
-  if (request.stage_bytes < slots_bytes) {
+  const uint64_t stage_bytes = MakeLayout(request.kind,
+                                          {.num_experts = spec.num_experts,
+                                           .num_tokens = spec.max_tokens_per_rank,
+                                           .num_slots = spec.recv_capacity_per_rank,
+                                           .top_k = MaxTopK(spec),
+                                           .row_bytes = request.row_bytes},
+                                          RegionStorage::kDeviceRanks)
+                                   .stage_bytes;
+  if (request.stage_bytes < stage_bytes) {
     return Bad("stage_bytes", request.stage_bytes,
-               absl::StrCat("at least ", slots_bytes,
-                            " for recv_capacity_per_rank=", spec.recv_capacity_per_rank, " slots"));
+               absl::StrCat(
+                   "at least ", stage_bytes, " for max_tokens_per_rank=", spec.max_tokens_per_rank,
+                   " tokens and recv_capacity_per_rank=", spec.recv_capacity_per_rank, " slots"));
   }
   return absl::OkStatus();
 }
@@ -72,7 +81,7 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
                               " experts"));
     }
   }
-  if (absl::Status slots = CheckDeviceSlots(request, tenant); !slots.ok()) return slots;
+  if (absl::Status stage = CheckDeviceStage(request, tenant); !stage.ok()) return stage;
   if (tenant.peers.has_value() && tenant.worker_executor() &&
       shm::StageOffset(request.plan_bytes) > request.stage_bytes) {
     return Bad("plan_bytes", request.plan_bytes,
@@ -88,7 +97,7 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
 }
 
 absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
-  const uint32_t max_top_k = tenant.start.spec.top_k == 0 ? limits::kTopK : tenant.start.spec.top_k;
+  const uint32_t max_top_k = MaxTopK(tenant.start.spec);
   if (request.top_k == 0 || request.top_k > max_top_k) {
     return Bad("top_k", request.top_k, absl::StrCat("1 to ", max_top_k));
   }
@@ -177,8 +186,20 @@ absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant
 
 absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, const Tenant& tenant) {
   const absl::Status own = CheckOwnError(request);
-  if (!own.ok() || !part.site.has_value() || tenant.worker_moves(part.said.kind)) return own;
+  const bool carries =
+      part.site.has_value() && !tenant.worker_executor() && part.said.kind != shm::Kind::kPrepare;
+  if (!own.ok() || !carries) return own;
   return ReadMoved(request, part.said, tenant);
+}
+
+std::vector<uint16_t> RouteCountsOf(const shm::SlotRequest& request, const Part& part,
+                                    const Tenant& tenant) {
+  const bool told = part.site.has_value() && part.said.kind == shm::Kind::kPrepare;
+  if (!told || tenant.worker_executor()) return {};
+  std::vector<uint16_t> counts(std::min(tenant.start.spec.num_experts, shm::kMaxRouteCounts));
+  std::memcpy(counts.data(), reinterpret_cast<const char*>(&request) + shm::kRouteCountsAt,
+              counts.size() * sizeof(uint16_t));
+  return counts;
 }
 
 absl::Status CheckEagerBuffer(const shm::SlotRequest& request, const EagerArea& eager,

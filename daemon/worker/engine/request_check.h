@@ -1,6 +1,9 @@
 // Every field of a request, checked: a request is client memory and may hold anything.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/tenant.h"
@@ -34,6 +37,9 @@ absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant
 //   ABORTED           ... of another epoch
 //   DATA_LOSS         the plan is damaged
 absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, const Tenant& tenant);
+// What the publish of a prepare says of the rank's routes where the ranks exchange their counts on a device; of others nothing.
+std::vector<uint16_t> RouteCountsOf(const shm::SlotRequest& request, const Part& part,
+                                    const Tenant& tenant);
 
 // Whether the rows of a sound announce can stand in the eager buffer in which they are said to.
 //   INVALID_ARGUMENT  names the field, what was got and what is allowed

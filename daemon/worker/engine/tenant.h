@@ -106,11 +106,6 @@ struct Tenant {
   // Whether this worker knows of every rank's announce.
   bool leads() const { return !peers.has_value() || peers->leads(); }
   bool worker_executor() const { return start.spec.executor == Executor::kWorker; }
-  // On a device the counts of a prepare go through the worker with either executor: they are few, and it
-  // keeps figures of them.
-  bool worker_moves(shm::Kind kind) const {
-    return worker_executor() || (start.on_device() && kind == shm::Kind::kPrepare);
-  }
 };
 
 }  // namespace epd

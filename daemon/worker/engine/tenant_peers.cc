@@ -23,7 +23,7 @@ absl::StatusOr<TenantPeers> MakePeers(const TenantStart& start, Incarnation self
   if (start.on_device() && start.spec.executor == Executor::kClient) {
     return absl::UnimplementedError(
         "ranks of this group are on several devices or nodes, and with executor client each rank's "
-        "kernels write into the others' staging, which must be on one device; form the group with "
+        "kernels read the others' staging, which must be on one device; form the group with "
         "executor worker, or on one device");
   }
   TenantPeers peers;

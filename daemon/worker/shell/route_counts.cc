@@ -5,6 +5,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/types/span.h"
 #include "daemon/worker/engine/mixed_hash.h"
+#include "kernels/route_slice.h"
+#include "proto/epd/v1/route_counts.h"
 
 namespace epd {
 
@@ -24,13 +26,39 @@ RouteCounter::Slice RouteCounter::Allow(const CountRoutes& prepare, int num_aren
   return slice;
 }
 
+RouteCounter::Slice RouteCounter::ToldSlice(const CountRoutes& prepare) {
+  const RouteSlice slice = RouteSliceOf(prepare.plan_id, static_cast<int32_t>(prepare.num_experts),
+                                        static_cast<int32_t>(shm::kMaxRouteCounts));
+  return {.begin = static_cast<uint32_t>(slice.begin),
+          .end = static_cast<uint32_t>(slice.end),
+          .weight = static_cast<uint64_t>(slice.num_slices)};
+}
+
+bool RouteCounter::ReadCounts(const CountRoutes& prepare, const Slice& slice,
+                              const ArenaSet& arenas, int arena) {
+  if (prepare.told.empty()) {
+    const absl::Span<char> bytes(reinterpret_cast<char*>(counts_.data()),
+                                 counts_.size() * sizeof(int32_t));
+    const uint64_t offset =
+        prepare.offsets.at(static_cast<size_t>(arena)) + uint64_t{slice.begin} * sizeof(int32_t);
+    return arenas.Read(arena, offset, bytes).ok();
+  }
+  const auto rank = absl::c_find(prepare.arena_of_rank, arena) - prepare.arena_of_rank.begin();
+  if (static_cast<size_t>(rank) >= prepare.told.size()) return false;
+  const std::vector<uint16_t>& told = prepare.told[static_cast<size_t>(rank)];
+  if (told.size() < counts_.size()) return false;
+  std::copy_n(told.begin(), counts_.size(), counts_.begin());
+  return true;
+}
+
 void RouteCounter::Count(const CountRoutes& prepare, const GroupSpec& spec, const ArenaSet& arenas,
                          absl::Time now, Routes& routes) {
   if (prepare.num_experts == 0) return;
   const size_t num_ranks = prepare.arena_of_rank.size();
   routes.of_expert.resize(prepare.num_experts);
   routes.between_ranks.resize(num_ranks * num_ranks);
-  const Slice slice = Allow(prepare, arenas.num_arenas(), now, routes);
+  const Slice slice =
+      prepare.told.empty() ? Allow(prepare, arenas.num_arenas(), now, routes) : ToldSlice(prepare);
   ++routes.num_prepares;
   if (slice.weight > 1) ++routes.num_estimated;
   const uint32_t num_read = slice.end - slice.begin;
@@ -43,11 +71,8 @@ void RouteCounter::Count(const CountRoutes& prepare, const GroupSpec& spec, cons
   counts_.resize(num_read);
   here_.assign(num_read, 0);
   elsewhere_.assign(num_read, 0);
-  const absl::Span<char> bytes(reinterpret_cast<char*>(counts_.data()), num_read * sizeof(int32_t));
   for (int arena = 0; arena < arenas.num_arenas(); ++arena) {
-    const uint64_t offset =
-        prepare.offsets.at(static_cast<size_t>(arena)) + uint64_t{slice.begin} * sizeof(int32_t);
-    if (!arenas.Read(arena, offset, bytes).ok()) continue;
+    if (!ReadCounts(prepare, slice, arenas, arena)) continue;
     const auto rank = absl::c_find(prepare.arena_of_rank, arena);
     const bool is_here = rank != prepare.arena_of_rank.end();
     const auto row = static_cast<size_t>(rank - prepare.arena_of_rank.begin());

@@ -55,6 +55,10 @@ class RouteCounter {
     uint32_t owner = 0;
   };
   Slice Allow(const CountRoutes& prepare, int num_arenas, absl::Time now, const Routes& routes);
+  static Slice ToldSlice(const CountRoutes& prepare);
+  // The counts of the slice that `arena` has, into counts_. False: they cannot be read.
+  bool ReadCounts(const CountRoutes& prepare, const Slice& slice, const ArenaSet& arenas,
+                  int arena);
   void AddRow(uint64_t weight, uint64_t* to_ranks);
   void AddExperts(const CountRoutes& prepare, const Slice& slice, Routes& routes) const;
 

@@ -38,9 +38,15 @@ uint64_t LargestOperation(const GroupSpec& spec) {
   const auto bytes_of = [&shape](shm::Kind kind) {
     return MakeLayout(kind, shape, RegionStorage::kDeviceWorker).bytes();
   };
-  // A scatter stages tokens and gives slots, a gather the other way round.
-  return std::max({bytes_of(shm::Kind::kPrepare), bytes_of(shm::Kind::kDispatch),
-                   bytes_of(shm::Kind::kDispatchBackward)});
+  // A scatter stages tokens and gives slots, a gather the other way round. Where the ranks move their rows, all offsets are
+  // those of the most that there may be.
+  RegionShape most = shape;
+  if (spec.top_k == 0) most.top_k = limits::kTopK;
+  return std::max(
+      {bytes_of(shm::Kind::kPrepare), bytes_of(shm::Kind::kDispatch),
+       bytes_of(shm::Kind::kDispatchBackward),
+       MakeLayout(shm::Kind::kDispatch, most, RegionStorage::kDeviceRanks).bytes(),
+       MakeLayout(shm::Kind::kDispatchBackward, most, RegionStorage::kDeviceRanks).bytes()});
 }
 
 }  // namespace

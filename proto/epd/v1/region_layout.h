@@ -16,15 +16,18 @@
 // (RoutingPlanBytes), and the stage is laid out as an output is: rows [N, row_bytes], then at OutWeightsOffset float
 // weights. Scatters: N = T, weights [T, K]; gathers: N = C, weights [C]. prepare: counts [E]. OutBytes tells its size.
 //
-// With the client executor, on a device, only prepare's counts go through the worker. The region of any other call is
-// the rank's slots, which peers write (scatters) or read (gathers), each in its own kernels:
+// Where ranks move their rows themselves on a device (client executor), the region of any call but a prepare is the rank's
+// stage, which its own kernels write and its peers' kernels read:
 //
-//   0                         DeviceSlots
-//   kSlotWeightsOffset        float weights [recv_capacity_per_rank]
-//   SlotRowsOffset            rows [C, row_bytes], C at most recv_capacity_per_rank
+//   0                        DeviceStage
+//   kStageWeightsOffset      float weights: scatters [T_max, K_max], gathers [recv_capacity_per_rank]
+//   ScatterOrderOffset       scatters alone: int32 order [T * K] of the plan
+//   ScatterHeadOffset        scatters alone: header and experts of the plan
+//   GatherRowsOffset         gathers: rows [C, row_bytes], C at most recv_capacity_per_rank
+//   ScatterRowsOffset        scatters: rows [T, row_bytes]
 //
-// Offsets follow from the group and not from the call, since nobody knows its peers' shapes when a call is captured;
-// stage_bytes is SlotsBytes, plan_bytes and out_bytes are 0.
+// Offsets follow from the group and not from the call, since nobody knows its peers' shapes when a call is captured: T_max
+// is max_tokens_per_rank, K_max the most experts of a token. stage_bytes is the whole, plan_bytes and out_bytes are 0.
 //
 // SlotRequest::stage_bytes counts everything up to the end of the stage, the plan copy included; out_bytes the output.
 // Offsets in the region are multiples of 64. What a call of given shapes needs in all is MakeLayout's to say
@@ -61,21 +64,29 @@ constexpr uint64_t CountsBytes(uint64_t num_ranks, uint64_t num_experts) {
   return RoundUpToRegionAlignment(num_ranks * num_experts * 4);
 }
 
-// The client executor's slots on a device. Written by the region's rank, and by nobody in a scatter.
-struct DeviceSlots {
-  int64_t num_slots;  // C of the gather whose rows stand here.
+// At the start of a stage on a device.
+struct DeviceStage {
+  int64_t num_rows;  // C of the gather whose rows stand here; not of a scatter.
   int64_t reserved[7];
 };
-static_assert(sizeof(DeviceSlots) == kRegionAlignment);
-inline constexpr uint64_t kSlotWeightsOffset = sizeof(DeviceSlots);
-
-constexpr uint64_t SlotRowsOffset(uint64_t max_slots) {
-  return kSlotWeightsOffset + RoundUpToRegionAlignment(max_slots * 4);
-}
+static_assert(sizeof(DeviceStage) == kRegionAlignment);
+inline constexpr uint64_t kStageWeightsOffset = sizeof(DeviceStage);
 
 // `max_slots`: recv_capacity_per_rank of the group.
-constexpr uint64_t SlotsBytes(uint64_t max_slots, uint64_t row_bytes) {
-  return SlotRowsOffset(max_slots) + max_slots * row_bytes;
+constexpr uint64_t GatherRowsOffset(uint64_t max_slots) {
+  return kStageWeightsOffset + RoundUpToRegionAlignment(max_slots * 4);
+}
+
+// `max_routes`: T_max * K_max.
+constexpr uint64_t ScatterOrderOffset(uint64_t max_routes) {
+  return kStageWeightsOffset + RoundUpToRegionAlignment(max_routes * 4);
+}
+constexpr uint64_t ScatterHeadOffset(uint64_t max_routes) {
+  return ScatterOrderOffset(max_routes) + RoundUpToRegionAlignment(max_routes * 4);
+}
+// `head_bytes`: PlanCountsOffset (kernels/routing_plan.h), of header and experts.
+constexpr uint64_t ScatterRowsOffset(uint64_t max_routes, uint64_t head_bytes) {
+  return ScatterHeadOffset(max_routes) + RoundUpToRegionAlignment(head_bytes);
 }
 
 }  // namespace epd::shm

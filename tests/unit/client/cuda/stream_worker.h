@@ -21,7 +21,7 @@ class StreamWorker {
     uint32_t recv_capacity = 0;
     uint32_t hidden = 0;
     uint32_t top_k = 0;
-    bool ranks_move = false;  // The client executor: the mover is asked for prepares only.
+    bool ranks_move = false;  // The client executor: the mover is asked for nothing.
     bool drop_on_overflow = false;
   };
   using Mover = std::function<absl::Status(const MoveJob&)>;

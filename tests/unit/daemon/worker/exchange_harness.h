@@ -143,6 +143,7 @@ class ExchangeHarness {
   std::set<OperationId>& records = worker_.records;
   std::map<Submission, OperationId>& links = worker_.links;
   std::vector<world::Move>& moves = worker_.moves;
+  std::vector<std::vector<uint16_t>>& told_counts = worker_.told_counts;
   std::vector<std::string>& logs = worker_.logs;
   std::vector<EvictSession>& evicted = worker_.evicted;
   std::vector<Region>& commits = worker_.commits;

@@ -1,16 +1,20 @@
-// Goal: where ranks on a device move their rows into each other's eager buffers, the worker moves none, one rank's bad news is
-// everybody's, and no eager buffer serves another operation while a rank may still write it, whatever has become of it.
+// Goal: where ranks on a device read each other's stages, the worker moves nothing, one rank's bad news is
+// everybody's, and no stage serves another operation while a rank may still read or write
+// it, whatever has become of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kernels/kernel_error.h"
-#include "proto/epd/v1/region_layout.h"
+#include "kernels/region/region_layout.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/route_counts.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
 namespace epd {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -30,13 +34,25 @@ class RankMoves : public ::testing::Test {
     spec.backend = "cuda";
     return spec;
   }
+  // Of a scatter, as large as the group's sizes ask for.
+  static uint64_t StageBytes(uint64_t row_bytes) {
+    const GroupSpec spec = OnDevice();
+    return MakeLayout(shm::Kind::kDispatch,
+                      {.num_experts = spec.num_experts,
+                       .num_tokens = spec.max_tokens_per_rank,
+                       .num_slots = spec.recv_capacity_per_rank,
+                       .top_k = spec.top_k == 0 ? uint64_t{limits::kTopK} : spec.top_k,
+                       .row_bytes = row_bytes},
+                      RegionStorage::kDeviceRanks)
+        .stage_bytes;
+  }
   // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
   shm::SlotRequest Request(uint32_t rank, uint32_t site, Step step) const {
     shm::SlotRequest request = h_.Dispatch(rank);
     request.announce.demand = 0;
     SetStreamStep(request, site, step);
     if (step != Step::kStreamAnnounce) SetGoodReport(request);
-    request.stage_bytes = shm::SlotsBytes(64, request.row_bytes);
+    request.stage_bytes = StageBytes(request.row_bytes);
     return request;
   }
   Submission Take(const shm::SlotRequest& request, uint32_t site) {
@@ -75,18 +91,24 @@ TEST_F(RankMoves, APublishIsAnsweredWhenEveryRankHasPublishedAndTheWorkerMovesNo
   EXPECT_THAT(h_.records, IsEmpty());
 }
 
-TEST_F(RankMoves, TheCountsOfAPrepareGoThroughTheWorker) {
+TEST_F(RankMoves, TheCountsOfAPrepareGoFromRankToRankAndTheWorkerIsToldThem) {
+  Submission last;
   for (const Step step : {Step::kStreamAnnounce, Step::kStreamPublish}) {
     for (uint32_t rank = 0; rank < 2; ++rank) {
       shm::SlotRequest request = Request(rank, 0, step);
       request.kind = shm::Kind::kPrepare;
       request.stage_bytes = 16;
-      request.out_bytes = 32;
       if (step == Step::kStreamAnnounce) request.announce.route_report = kGood;
-      Take(request, 0);
+      const std::vector<uint16_t> counts = {static_cast<uint16_t>(10 + rank), 20, 65535, 0};
+      if (step == Step::kStreamPublish)
+        std::memcpy(reinterpret_cast<char*>(&request) + shm::kRouteCountsAt, counts.data(), 8);
+      last = Take(request, 0);
     }
   }
-  EXPECT_THAT(h_.moves, SizeIs(1));
+  EXPECT_EQ(h_.code(last), Code::kOk) << h_.text(last);
+  EXPECT_THAT(h_.moves, IsEmpty());
+  EXPECT_THAT(h_.told_counts,
+              ElementsAre(ElementsAre(10, 20, 65535, 0), ElementsAre(11, 20, 65535, 0)));
 }
 
 TEST_F(RankMoves, WhatARanksKernelsFoundFailsEveryRank) {
@@ -124,8 +146,8 @@ TEST_F(RankMoves, APublishThatIsNoStreamsIsRefused) {
   EXPECT_EQ(h_.code(TakeBoth(0, Step::kStreamPublish)[1]), Code::kOk);
 }
 
-// Peers write as far as the group's sizes go.
-TEST_F(RankMoves, ARegionThatHoldsFewerSlotsThanTheGroupHasIsRefused) {
+// Peers read as far as the group's sizes go.
+TEST_F(RankMoves, ARegionThatHoldsLessThanTheGroupsSizesIsRefused) {
   Take(0, 0, Step::kStreamAnnounce);
   shm::SlotRequest request = Request(1, 0, Step::kStreamAnnounce);
   --request.stage_bytes;
@@ -143,7 +165,7 @@ TEST_F(RankMoves, MoreSlotsThanTheGroupHasAreRefused) {
   EXPECT_THAT(h_.text(submission), HasSubstr("recv_capacity is 65"));
 }
 
-TEST_F(RankMoves, NoOtherOperationHasTheStreamRegionsWhileARankOfAFailedOneMayPush) {
+TEST_F(RankMoves, NoOtherOperationHasTheStreamRegionsWhileARankOfAFailedOneMayStage) {
   TakeBoth(0, Step::kStreamAnnounce);
   PublishFault(KernelFault::kPlanChecksum);
   const auto next = TakeBoth(1, Step::kStreamAnnounce);
@@ -153,7 +175,7 @@ TEST_F(RankMoves, NoOtherOperationHasTheStreamRegionsWhileARankOfAFailedOneMayPu
   EXPECT_EQ(h_.code(next[1]), Code::kOk);
 }
 
-TEST_F(RankMoves, ARanksStagingIsNotReusedWhileAProcessThatMayPushIntoItLives) {
+TEST_F(RankMoves, ARanksStagingIsNotReusedWhileAProcessThatMayReadOrWriteItLives) {
   TakeBoth(0, Step::kStreamAnnounce);
   const absl::Status gone = absl::AbortedError("the session of rank 1 has ended");
   h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/true, h_.now);

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "proto/epd/v1/route_counts.h"
 #include "tests/seed/seed.h"
 
 namespace epd {
@@ -94,6 +95,31 @@ TEST_F(RouteCountsTest, OfALargePrepareNoMoreIsReadThanOthersCanWaitFor) {
   counter_.Count(Prepare(spec, kManyRanks), spec, staged, now_, routes_);
   EXPECT_LE(staged.bytes_read(), kOthersWaitFor);
   EXPECT_EQ(routes_.num_estimated, 1u);
+}
+
+// Where the counts are in device memory: what the ranks have told, of one slice of the experts where there are many.
+TEST_F(RouteCountsTest, WhatRanksHaveToldIsCountedAndNothingIsRead) {
+  const StagedCounts staged(2, [](int, uint32_t) { return -1; });
+  const GroupSpec few = Spec(2, 4);
+  CountRoutes prepare = Prepare(few, 2, /*alignment=*/8);
+  prepare.told = {{1, 2, 3, 4}, {10, 0, 0, 65535}};
+  counter_.Count(prepare, few, staged, now_, routes_);
+  EXPECT_EQ(routes_.of_expert, (std::vector<uint64_t>{11, 2, 3, 65539}));
+  EXPECT_EQ(routes_.between_ranks, (std::vector<uint64_t>{3, 7, 10, 65535}));
+  EXPECT_EQ(routes_.padded_rows, 5u + 6 + 5 + 5);
+  EXPECT_EQ(routes_.num_estimated, 0u);
+
+  routes_ = {};
+  const uint32_t many = 3 * shm::kMaxRouteCounts - 1;
+  const GroupSpec spec = Spec(2, many);
+  prepare = Prepare(spec, 2);
+  prepare.told.assign(2, std::vector<uint16_t>(shm::kMaxRouteCounts, 1));
+  for (prepare.plan_id = 1; prepare.plan_id <= 300; ++prepare.plan_id)
+    counter_.Count(prepare, spec, staged, now_, routes_);
+  EXPECT_EQ(routes_.num_estimated, 300u);
+  for (const uint64_t routes : routes_.of_expert)
+    EXPECT_NEAR(static_cast<double>(routes), 600, 150);
+  EXPECT_EQ(staged.bytes_read(), 0u);
 }
 
 TEST_F(RouteCountsTest, ManyPreparesOfOneTurnTakeNoLonger) {

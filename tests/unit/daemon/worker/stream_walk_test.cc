@@ -100,8 +100,7 @@ struct State {
         return moves && streams.num_replaced() == 0;
       case Next::kRemap0:
       case Next::kRemap1:
-        return stream.mapped != streams.formation() && !streams.touches(rank) &&
-               stream.pc != Pc::kCopy && stream.pc != Pc::kCopyLate && stream.pc != Pc::kRead;
+        return streams.MayRemap(rank);
       case Next::kReplace:
         return streams.num_replaced() < limits.num_replacements;
     }
@@ -162,7 +161,8 @@ struct State {
                       ",", touch == world.touching.end() ? 0 : touch->second.operation.value, ",",
                       staged == world.staged.end() ? 0 : staged->second.value, ",",
                       stream.out.value, ",", stream.taken, ";");
-      for (const OperationId from : stream.pushed) absl::StrAppend(&text, from.value, ",");
+      for (const auto& [formation, operation] : stream.stages)
+        absl::StrAppend(&text, formation, "=", operation.value, ",");
       for (uint32_t step = 0; step < 3; ++step) {
         const Streams::Slot& slot = stream.sites[0][step];
         const bool claimed = shm::Ready(slot.word) >= shm::kFirstClaimId;
@@ -303,7 +303,9 @@ INSTANTIATE_TEST_SUITE_P(Mistakes, Planted,
                                                 "mapping"),
                                            With(Sabotage::kLeaveOpen, kTwoCallsAndADeath, "arming"),
                                            With(Sabotage::kForgetStream, kTwoCalls, "progress"),
-                                           With(Sabotage::kTellLate, kTwoCalls, "truth")));
+                                           With(Sabotage::kTellLate, kTwoCalls, "truth"),
+                                           Model{Executor::kClient, kPlain, kTwoCalls,
+                                                 Sabotage::kStageLate, "exclusion"}));
 
 }  // namespace
 }  // namespace epd::world

@@ -234,6 +234,52 @@ inline PushDirectArgs DirectArgs(const RoutingPlanView& view, const Region& rows
   return args;
 }
 
+// One rank's stage of a scatter, in pieces of exactly their sizes.
+struct DeviceStage {
+  DeviceStage(const RoutingPlanView& view, std::uint64_t row_bytes)
+      : head(PlanCountsOffset(view.spec.num_experts)),
+        order(view.num_tokens * view.spec.top_k * 4),
+        weights(view.num_tokens * view.spec.top_k * 4),
+        rows(view.num_tokens * row_bytes) {
+    stage.header = reinterpret_cast<PlanHeader*>(head.data());
+    stage.experts = reinterpret_cast<PlanExpert*>(head.data() + sizeof(PlanHeader));
+    stage.order = reinterpret_cast<std::int32_t*>(order.data());
+    stage.weights = reinterpret_cast<float*>(weights.data());
+    stage.rows = rows.data();
+  }
+  Region head, order, weights, rows;
+  ScatterStage stage;
+};
+
+inline StageRowsArgs StagingArgs(const RoutingPlanView& view, const Region& rows,
+                                 const float* weights, std::uint64_t row_bytes,
+                                 const ScatterStage& stage) {
+  StageRowsArgs args;
+  args.plan = static_cast<const std::uint8_t*>(view.plan);
+  args.spec = view.spec;
+  args.num_tokens = view.num_tokens;
+  args.rows = rows.data();
+  args.weights = weights;
+  args.row_bytes = row_bytes;
+  args.stage = stage;
+  return args;
+}
+
+// What fills `recv` out of the stages of all ranks.
+inline ReadRowsArgs ReadingArgs(const RoutingPlanView& view, DeviceRecv& recv,
+                                const std::vector<ScatterStage>& stages) {
+  ReadRowsArgs args;
+  args.index = recv.args.index;
+  args.plan = static_cast<const std::uint8_t*>(view.plan);
+  args.sources = stages.data();
+  args.row_bytes = recv.args.row_bytes;
+  args.recv_rows = recv.args.recv_rows;
+  args.recv_weights = recv.args.recv_weights;
+  args.capacity = recv.args.capacity;
+  args.report = &recv.report;
+  return args;
+}
+
 inline PushLandingArgs LandingArgs(const RoutingPlanView& view, const Region& rows,
                                    const float* weights, std::uint64_t row_bytes,
                                    const std::vector<LandingTarget>& targets, ReportWord* report) {

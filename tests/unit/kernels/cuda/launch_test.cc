@@ -104,7 +104,7 @@ TEST(LaunchTest, LaunchesOfRowsHaveThatShape) {
     gather.num_tokens = push.num_tokens = num_tokens;
     for (const Launch& launch :
          {GatherReduceLaunches(gather, DataType::kBfloat16, nullptr, H200())[0],
-          PushDirectLaunches(push, H200())[0]}) {
+          PushDirectLaunches({&push, &push, 1}, H200())[0]}) {
       EXPECT_EQ(launch.threads, 224u);
       EXPECT_EQ(launch.grid, 512u) << "of 4096 tokens eight each, where 528 blocks had 7 or 8";
     }
@@ -126,21 +126,18 @@ TEST(LaunchTest, PartsCoverARow) {
 
 TEST(LaunchTest, ListsNameTheVariantAndLeaveOutWhatHasNoWork) {
   DeviceShape device = H200();
-  PushDirectArgs push;
-  push.row_bytes = 14336;
-  push.top_k = 8;
-  push.num_ranks = 1;
-  EXPECT_EQ(PushDirectLaunches(push, device).size(), 0);
-  push.num_tokens = 4096;
-  EXPECT_STREQ(PushDirectLaunches(push, device)[0].function, "epd_push_direct_16");
-  push.row_bytes = 14338;
-  EXPECT_STREQ(PushDirectLaunches(push, device)[0].function, "epd_push_direct_2");
-  push.row_bytes = 14336;
+  CopyRowsArgs copy;
+  copy.row_bytes = 14336;
+  EXPECT_EQ(CopyRowsLaunches(copy, device).size(), 0);
+  copy.max_rows = 4096;
+  EXPECT_STREQ(CopyRowsLaunches(copy, device)[0].function, "epd_copy_rows_16");
+  copy.row_bytes = 14338;
+  EXPECT_STREQ(CopyRowsLaunches(copy, device)[0].function, "epd_copy_rows_2");
+  copy.row_bytes = 14336;
   device.min_bulk_row_bytes = 0;
-  const LaunchList bulk = PushDirectLaunches(push, device);
-  EXPECT_STREQ(bulk[0].function, "epd_push_direct_bulk");
-  EXPECT_EQ(bulk[0].shared_bytes, sizeof(PushShared<BulkMover>));
-  EXPECT_EQ(bulk[0].threads, 256u);
+  const LaunchList bulk = CopyRowsLaunches(copy, device);
+  EXPECT_STREQ(bulk[0].function, "epd_copy_rows_bulk");
+  EXPECT_EQ(bulk[0].shared_bytes, sizeof(BulkShared));
   EXPECT_LE(bulk[0].shared_bytes, 227u * 1024) << "the most that sm_90 gives a block";
   GatherReduceArgs gather;
   gather.num_tokens = 16;

@@ -2,7 +2,7 @@
 // left out, a slot that is one off, a part that is skipped, a phase without its barrier.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/push_direct.h"
+#include "kernels/cuda/read_rows.h"
 #include "kernels/cuda/seal_plan.h"
 #include "tests/fakes/cuda/host_step.h"
 #include "tests/unit/kernels/cuda/device_exchange.h"
@@ -12,31 +12,24 @@ namespace {
 
 // Moves all but the last, partly filled round of a warp.
 struct NoTailMover : VectorMover<4> {
-  static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
-                     std::uint64_t row_bytes, const RowPart& part, const ThreadPosition& thread,
-                     NoShared& shared) {
-    const std::uint64_t rounds = row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
-    VectorMover<4>::Spread(from, to, rounds, part, thread, shared);
+  static void Copy(RowCopy copy, const ThreadPosition& thread, NoShared& shared) {
+    copy.row_bytes = copy.row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
+    VectorMover<4>::Copy(copy, thread, shared);
   }
 };
 
 // Forgets the last part of each row.
 struct LastPartMover : VectorMover<4> {
-  static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
-                     std::uint64_t row_bytes, const RowPart& part, const ThreadPosition& thread,
-                     NoShared& shared) {
-    if (part.part + 1 == part.num_parts) return;
-    VectorMover<4>::Spread(from, to, row_bytes, part, thread, shared);
+  static void Copy(const RowCopy& copy, const ThreadPosition& thread, NoShared& shared) {
+    if (copy.part.part + 1 < copy.part.num_parts) VectorMover<4>::Copy(copy, thread, shared);
   }
 };
 
 // One thread reads a word beyond where it should.
 struct ShiftedMover : VectorMover<4> {
-  static void Spread(const std::uint8_t* from, const TokenRows<std::uint8_t>& to,
-                     std::uint64_t row_bytes, const RowPart& part, const ThreadPosition& thread,
-                     NoShared& shared) {
-    if (thread.InWarp() == 5) from += kWidth;
-    VectorMover<4>::Spread(from, to, row_bytes, part, thread, shared);
+  static void Copy(RowCopy copy, const ThreadPosition& thread, NoShared& shared) {
+    if (thread.InWarp() == 5) copy.from += kWidth;
+    VectorMover<4>::Copy(copy, thread, shared);
   }
 };
 
@@ -58,30 +51,37 @@ class PlantedBugsTest : public testing::Test {
     }
     for (int r = 0; r < 2; ++r) {
       recvs_.push_back(std::make_unique<DeviceRecv>(plans_->View(r), 8, kRowBytes));
-      targets_.push_back(recvs_.back()->Target());
     }
   }
 
-  // Whether both ranks' rows are the reference's after a push with this mover over this table.
+  // Whether both ranks' rows are the reference's after they are read with this mover.
   template <typename Mover>
-  bool PushesRight(std::int32_t slot_shift = 0) {
+  bool ReadsRight(std::int32_t route_shift = 0) {
     const DeviceTensors tensors(rows_, weights_);
-    bool right = true;
+    std::vector<std::unique_ptr<DeviceStage>> memory;
+    std::vector<ScatterStage> stages;
     for (int r = 0; r < 2; ++r) {
       const RoutingPlanView& view = plans_->View(r);
-      std::vector<PlanRoute> table(view.table, view.table + view.num_tokens * 2);
-      for (PlanRoute& route : table) route.slot += route.dst_rank >= 0 ? slot_shift : 0;
-      ReportWord report = kNoReport;
-      PushDirectArgs args = DirectArgs(view, tensors.rows[r], tensors.weights[r].data(), kRowBytes,
-                                       targets_, &report);
-      args.table = table.data();
-      args.num_parts = 3;
-      LaunchList list;
-      list.Add<PushDirect<Mover>>("planted", args, DeviceShape{});
-      right = RunStepOnHost<PushDirect<Mover>>(list[0], HostOrder::kForward) && right;
+      memory.push_back(std::make_unique<DeviceStage>(view, kRowBytes));
+      stages.push_back(memory.back()->stage);
+      Execute(StageRowsLaunches(
+                  StagingArgs(view, tensors.rows[r], weights_[r].data(), kRowBytes, stages.back()),
+                  DeviceShape{}),
+              Device{});
+      for (int e = 0; e < problem_.num_experts; ++e)
+        stages.back().experts[e].first_route += route_shift;
     }
+    bool right = true;
     for (int r = 0; r < 2; ++r) {
-      Execute(ClearPaddingLaunches(recvs_[r]->args, DeviceShape{}), Device{});
+      ReadRowsArgs args = ReadingArgs(plans_->View(r), *recvs_[r], stages);
+      args.num_parts = 3;
+      LandRowsArgs index;
+      index.index = args.index;
+      LaunchList list;
+      list.Add<IndexLandings>("index", index, DeviceShape{});
+      list.Add<ReadRows<Mover>>("planted", args, DeviceShape{});
+      right = RunStepOnHost<IndexLandings>(list[0], HostOrder::kForward) && right;
+      right = RunStepOnHost<ReadRows<Mover>>(list[1], HostOrder::kForward) && right;
       const reference::ScatterResult want =
           reference::Scatter(problem_, r, rows_, weights_, kRowBytes, 8);
       right = right && recvs_[r]->rows.Copy() == want.rows && recvs_[r]->weights == want.weights;
@@ -95,18 +95,17 @@ class PlantedBugsTest : public testing::Test {
   std::vector<reference::Bytes> rows_;
   std::vector<std::vector<float>> weights_;
   std::vector<std::unique_ptr<DeviceRecv>> recvs_;
-  std::vector<RecvTarget> targets_;
 };
 
-TEST_F(PlantedBugsTest, TheRightMoverIsRight) { EXPECT_TRUE(PushesRight<VectorMover<4>>()); }
+TEST_F(PlantedBugsTest, TheRightMoverIsRight) { EXPECT_TRUE(ReadsRight<VectorMover<4>>()); }
 
-TEST_F(PlantedBugsTest, AMissingTailIsSeen) { EXPECT_FALSE(PushesRight<NoTailMover>()); }
+TEST_F(PlantedBugsTest, AMissingTailIsSeen) { EXPECT_FALSE(ReadsRight<NoTailMover>()); }
 
-TEST_F(PlantedBugsTest, ASkippedPartIsSeen) { EXPECT_FALSE(PushesRight<LastPartMover>()); }
+TEST_F(PlantedBugsTest, ASkippedPartIsSeen) { EXPECT_FALSE(ReadsRight<LastPartMover>()); }
 
-TEST_F(PlantedBugsTest, AShiftedWordIsSeen) { EXPECT_FALSE(PushesRight<ShiftedMover>()); }
+TEST_F(PlantedBugsTest, AShiftedWordIsSeen) { EXPECT_FALSE(ReadsRight<ShiftedMover>()); }
 
-TEST_F(PlantedBugsTest, ASlotThatIsOneOffIsSeen) { EXPECT_FALSE(PushesRight<VectorMover<4>>(1)); }
+TEST_F(PlantedBugsTest, ARouteThatIsOneOffIsSeen) { EXPECT_FALSE(ReadsRight<VectorMover<4>>(1)); }
 
 // SumPlan with both phases in one: the first thread adds up before the others have written.
 struct SumPlanWithoutBarrier : SumPlan {

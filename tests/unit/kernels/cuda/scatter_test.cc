@@ -1,4 +1,4 @@
-// Goal: both forms of scatter leave, byte for byte, what the plain reference says, in every slot of
+// Goal: all forms of scatter leave, byte for byte, what the plain reference says, in every slot of
 // every rank, for every row size, capacity, kernel variant, grid and order of threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include "kernels/cuda/land_rows.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
+#include "kernels/cuda/read_rows.h"
 #include "tests/unit/kernels/cuda/device_exchange.h"
 
 namespace epd::cuda {
@@ -36,13 +37,11 @@ Inputs RandomInputs(Random& random, const reference::Problem& problem, std::uint
   return inputs;
 }
 
-// How rows go: by landings, straight by a launch of each rank's own, or straight by one launch for all.
-enum class Form { kLanding, kDirect, kDirectTogether };
+// How rows go: by landings, straight by one launch for all ranks, or staged by each rank and read by each.
+enum class Form { kLanding, kDirect, kRead };
 
 class ScatterTest : public testing::TestWithParam<Form> {
  protected:
-  static bool IsDirect() { return GetParam() != Form::kLanding; }
-
   // Fills every rank's receive buffer and compares it.
   static void Exchange(const reference::Problem& problem, const Plans& plans, const Inputs& inputs,
                        std::uint64_t row_bytes, std::int64_t capacity, const Device& device) {
@@ -51,14 +50,17 @@ class ScatterTest : public testing::TestWithParam<Form> {
       recvs.push_back(std::make_unique<DeviceRecv>(plans.View(r), capacity, row_bytes));
     }
     const DeviceTensors tensors(inputs.rows, inputs.weights);
-    // Also where they are longer than they must be, as where nobody has told the receivers.
-    Landings landings(plans, problem.num_ranks, row_bytes, capacity % 2 == 0 ? 0 : INT32_MAX);
-    if (IsDirect()) {
+    if (GetParam() == Form::kRead) {
+      ReadAll(plans, tensors, row_bytes, recvs, device);
+    } else if (GetParam() == Form::kDirect) {
       PushDirectly(plans, tensors, row_bytes, recvs, device);
+      LandAll(nullptr, recvs, device);
     } else {
+      // Also where they are longer than they must be, as where nobody has told the receivers.
+      Landings landings(plans, problem.num_ranks, row_bytes, capacity % 2 == 0 ? 0 : INT32_MAX);
       PushAll(plans, tensors, row_bytes, device, landings);
+      LandAll(&landings, recvs, device);
     }
-    LandAll(landings, recvs, device);
     for (int r = 0; r < problem.num_ranks; ++r) {
       EXPECT_EQ(recvs[r]->report, kNoReport);
       const reference::ScatterResult want =
@@ -69,20 +71,35 @@ class ScatterTest : public testing::TestWithParam<Form> {
   }
 
  private:
-  static void LandAll(Landings& landings, const std::vector<std::unique_ptr<DeviceRecv>>& recvs,
+  static void LandAll(Landings* landings, const std::vector<std::unique_ptr<DeviceRecv>>& recvs,
                       const Device& device) {
-    std::vector<std::vector<LandingSource>> sources;
+    std::vector<std::vector<LandingSource>> sources(recvs.size());
     std::vector<LandRowsArgs> all;
     for (std::size_t r = 0; r < recvs.size(); ++r) {
-      sources.push_back(landings.SourcesOf(static_cast<int>(r)));
+      if (landings != nullptr) sources[r] = landings->SourcesOf(static_cast<int>(r));
       all.push_back(recvs[r]->args);
-      all.back().sources = IsDirect() ? nullptr : sources.back().data();
-      if (GetParam() == Form::kDirect) {
-        Execute(ClearPaddingLaunches(all.back(), device.shape), device);
-      }
+      all.back().sources = landings == nullptr ? nullptr : sources[r].data();
     }
-    if (GetParam() != Form::kDirect) {
-      Execute(LandRowsLaunches(ForEach(all), device.shape), device);
+    Execute(LandRowsLaunches(ForEach(all), device.shape), device);
+  }
+
+  static void ReadAll(const Plans& plans, const DeviceTensors& tensors, std::uint64_t row_bytes,
+                      const std::vector<std::unique_ptr<DeviceRecv>>& recvs, const Device& device) {
+    std::vector<std::unique_ptr<DeviceStage>> memory;
+    std::vector<ScatterStage> stages;
+    for (std::size_t s = 0; s < recvs.size(); ++s) {
+      const RoutingPlanView& view = plans.View(static_cast<int>(s));
+      memory.push_back(std::make_unique<DeviceStage>(view, row_bytes));
+      stages.push_back(memory.back()->stage);
+      Execute(StageRowsLaunches(StagingArgs(view, tensors.rows[s], tensors.weights[s].data(),
+                                            row_bytes, stages.back()),
+                                device.shape),
+              device);
+    }
+    for (std::size_t r = 0; r < recvs.size(); ++r) {
+      Execute(ReadRowsLaunches(ReadingArgs(plans.View(static_cast<int>(r)), *recvs[r], stages),
+                               device.shape),
+              device);
     }
   }
 
@@ -97,13 +114,8 @@ class ScatterTest : public testing::TestWithParam<Form> {
     for (std::size_t s = 0; s < recvs.size(); ++s) {
       all.push_back(DirectArgs(plans.View(static_cast<int>(s)), tensors.rows[s],
                                tensors.weights[s].data(), row_bytes, targets, &reports[s]));
-      if (GetParam() == Form::kDirect) {
-        Execute(PushDirectLaunches(all.back(), device.shape), device);
-      }
     }
-    if (GetParam() == Form::kDirectTogether) {
-      Execute(PushDirectLaunches(ForEach(all), device.shape), device);
-    }
+    Execute(PushDirectLaunches(ForEach(all), device.shape), device);
     EXPECT_EQ(reports, std::vector<ReportWord>(recvs.size(), kNoReport));
   }
 };
@@ -148,12 +160,11 @@ TEST_P(ScatterTest, SeveralTilesMatchTheReference) {
 }
 
 std::string NameOf(const testing::TestParamInfo<Form>& info) {
-  const char* const names[] = {"Landing", "Direct", "DirectTogether"};
+  const char* const names[] = {"Landing", "Direct", "Read"};
   return names[static_cast<int>(info.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Forms, ScatterTest,
-                         testing::Values(Form::kLanding, Form::kDirect, Form::kDirectTogether),
-                         NameOf);
+                         testing::Values(Form::kLanding, Form::kDirect, Form::kRead), NameOf);
 
 TEST(DestinationCountsTest, EachTokenCountsOnceForEachRankThatItGoesTo) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -328,7 +339,7 @@ TEST_F(TwoRanksTest, RoutesThatLeadNowhereAreNamed) {
     PushDirectArgs args = DirectArgs(plans_->View(0), tensors.rows[0], tensors.weights[0].data(),
                                      kRowBytes, targets, &report);
     args.table = table.data();
-    Execute(PushDirectLaunches(args, device_.shape), device_);
+    Execute(PushDirectLaunches(ForOne(args), device_.shape), device_);
     // A slot beyond the capacity is a drop.
     const bool is_fault = route.slot != 0x7fffffff;
     EXPECT_EQ(ReadReport(report).fault, is_fault ? KernelFault::kPlanRoute : KernelFault::kNone);
@@ -357,13 +368,100 @@ TEST(PushDirectTest, SlotsFarIntoABufferAreFound) {
     args.num_ranks = 1;
     args.report = &report;
     const Device device = {{2, 90, 0, min_bulk_row_bytes}, HostOrder::kForward};
-    Execute(PushDirectLaunches(args, device.shape), device);
+    Execute(PushDirectLaunches(ForOne(args), device.shape), device);
     EXPECT_EQ(report, kNoReport);
     for (const PlanRoute& route : kTable) {
       const std::uint8_t* slot = rows.data() + route.slot * kRowBytes;
       EXPECT_EQ(reference::Bytes(slot, slot + kRowBytes), tensors.rows[0].Copy()) << route.slot;
     }
   }
+}
+
+class ReadRowsTest : public TwoRanksTest {
+ protected:
+  ReadRowsTest() : tensors_(inputs_.rows, inputs_.weights) {
+    for (int r = 0; r < 2; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      memory_.push_back(std::make_unique<DeviceStage>(plans_->View(r), kRowBytes));
+      stages_.push_back(memory_.back()->stage);
+      Execute(StageRowsLaunches(StagingArgs(plans_->View(r), tensors_.rows[at],
+                                            tensors_.weights[at].data(), kRowBytes, stages_[at]),
+                                device_.shape),
+              device_);
+    }
+  }
+
+  // What rank 0 has then; `ended`: its session's word.
+  std::unique_ptr<DeviceRecv> Read(std::uint32_t ended = 0) {
+    auto recv = std::make_unique<DeviceRecv>(plans_->View(0), kCapacity, kRowBytes);
+    Execute(ReadRowsLaunches(ReadingArgs(plans_->View(0), *recv, stages_), device_.shape), device_);
+    CloseRowsArgs close;
+    close.ended = &ended;
+    close.report = &recv->report;
+    close.report_out = &told_;
+    close.rows = recv->rows.data();
+    close.weights = recv->weights.data();
+    close.num_rows = kCapacity;
+    close.num_weights = kCapacity;
+    close.row_bytes = kRowBytes;
+    Execute(CloseRowsLaunches(close, device_.shape), device_);
+    return recv;
+  }
+  static bool IsZero(const DeviceRecv& recv) {
+    const reference::Bytes rows = recv.rows.Copy();
+    return rows == reference::Bytes(rows.size()) &&
+           recv.weights == std::vector<float>(recv.weights.size());
+  }
+
+  static constexpr std::int64_t kCapacity = 8;
+  DeviceTensors tensors_;
+  std::vector<std::unique_ptr<DeviceStage>> memory_;
+  std::vector<ScatterStage> stages_;
+  ReportWord told_ = 0;
+};
+
+TEST_F(ReadRowsTest, GoodStagesGiveTheReferencesRows) {
+  const auto recv = Read();
+  const reference::ScatterResult want =
+      reference::Scatter(problem_, 0, inputs_.rows, inputs_.weights, kRowBytes, kCapacity);
+  EXPECT_EQ(recv->rows.Copy(), want.rows);
+  EXPECT_EQ(recv->weights, want.weights);
+  EXPECT_EQ(told_, kNoReport);
+}
+
+// Whatever stands in a peer's stage: zeros, the peer is named, and nothing outside of the stages is read.
+TEST_F(ReadRowsTest, AStageThatIsNotOfThisOperationLeavesZerosAndIsNamed) {
+  const struct {
+    KernelFault fault;
+    std::function<void(ScatterStage&)> damage;
+  } all[] = {
+      {KernelFault::kStageMagic, [](ScatterStage& s) { s.header->magic = 0; }},
+      {KernelFault::kStagePlanId, [](ScatterStage& s) { s.header->plan_id += 1; }},
+      {KernelFault::kStagePlanId, [](ScatterStage& s) { s.header->epoch += 1; }},
+      {KernelFault::kStageRank, [](ScatterStage& s) { s.header->rank = 0; }},
+      {KernelFault::kStageNumRows, [](ScatterStage& s) { s.header->num_tokens = 0xffffffff; }},
+      {KernelFault::kStageRouteRow, [](ScatterStage& s) { s.header->num_tokens = 0; }},
+      {KernelFault::kStageRouteRow, [](ScatterStage& s) { s.experts[0].first_route = -1; }},
+      {KernelFault::kStageRouteRow, [](ScatterStage& s) { s.experts[0].first_route = INT32_MAX; }},
+      {KernelFault::kStageRouteRow, [](ScatterStage& s) { s.order[0] = -1; }},
+      {KernelFault::kStageRouteRow, [](ScatterStage& s) { s.order[0] = INT32_MAX; }}};
+  for (const auto& one : all) {
+    const reference::Bytes head = memory_[1]->head.Copy();
+    const reference::Bytes order = memory_[1]->order.Copy();
+    one.damage(stages_[1]);
+    EXPECT_TRUE(IsZero(*Read()));
+    EXPECT_EQ(ReadReport(told_).fault, one.fault);
+    EXPECT_EQ(ReadReport(told_).index, 1) << "the peer";
+    std::copy(head.begin(), head.end(), memory_[1]->head.data());
+    std::copy(order.begin(), order.end(), memory_[1]->order.data());
+  }
+  EXPECT_FALSE(IsZero(*Read()));
+}
+
+// Its stage may hold another operation's rows by then.
+TEST_F(ReadRowsTest, ASessionThatHasEndedMeanwhileLeavesZeros) {
+  EXPECT_TRUE(IsZero(*Read(/*ended=*/1)));
+  EXPECT_EQ(told_, kNoReport);
 }
 
 // Rows of several bulk chunks too, in one part, so that both buffers take turns.

@@ -41,16 +41,17 @@ TEST(RegionLayoutTest, SizesOfEveryKindInEveryStorage) {
   constexpr auto kHostWorker = RegionStorage::kHostWorker;
   constexpr auto kDeviceRanks = RegionStorage::kDeviceRanks;
   constexpr auto kDeviceWorker = RegionStorage::kDeviceWorker;
-  // Scatter stage: 72 + 4 * 4 + 9 * 12, to 64: 256, + 5 * 20. Gather stage: 64 (+ 6 * 4), to 64, + 6 * 20. Slots: 64 +
-  // 11 * 4, to 64: 128, + 11 * 20.
+  // Scatter stage: 72 + 4 * 4 + 9 * 12, to 64: 256, + 5 * 20. Gather stage: 64 (+ 6 * 4), to 64, + 6 * 20. On a
+  // device, of ranks: a gather's 64 + 11 * 4, to 64: 128, + 11 * 20; a scatter's 64 + 10 * 4, to 64: 128, + 10 * 4, to 64: 192,
+  // + 96 + 7 * 8, to 64: 384, + 5 * 20.
   const Golden all[] = {
       {Kind::kPrepare, kHostRanks, 0, 0, 28, 64, 0, 0, 0},
       {Kind::kPrepare, kHostWorker, 0, 0, 28, 64, 84, 0, 0},
-      {Kind::kPrepare, kDeviceRanks, 0, 0, 28, 64, 84, 0, 0},
+      {Kind::kPrepare, kDeviceRanks, 0, 0, 28, 64, 0, 0, 0},
       {Kind::kPrepare, kDeviceWorker, 0, 0, 28, 64, 84, 0, 0},
       {Kind::kDispatch, kHostRanks, 0, 0, 356, 384, 0, 128, 256},
       {Kind::kDispatch, kHostWorker, 333, 384, 740, 768, 300, 128, 256},
-      {Kind::kDispatch, kDeviceRanks, 0, 0, 348, 384, 0, 0, 0},
+      {Kind::kDispatch, kDeviceRanks, 0, 0, 484, 512, 0, 0, 0},
       {Kind::kDispatch, kDeviceWorker, 384, 384, 552, 576, 300, 128, 256},
       {Kind::kCombine, kHostRanks, 0, 0, 184, 192, 0, 256, 128},
       {Kind::kCombine, kHostWorker, 333, 384, 568, 576, 100, 256, 128},
@@ -62,7 +63,7 @@ TEST(RegionLayoutTest, SizesOfEveryKindInEveryStorage) {
       {Kind::kDispatchBackward, kDeviceWorker, 384, 384, 684, 704, 168, 256, 128},
       {Kind::kCombineBackward, kHostRanks, 0, 0, 356, 384, 0, 128, 256},
       {Kind::kCombineBackward, kHostWorker, 333, 384, 740, 768, 220, 128, 256},
-      {Kind::kCombineBackward, kDeviceRanks, 0, 0, 348, 384, 0, 0, 0},
+      {Kind::kCombineBackward, kDeviceRanks, 0, 0, 484, 512, 0, 0, 0},
       {Kind::kCombineBackward, kDeviceWorker, 384, 384, 484, 512, 220, 128, 256},
   };
   for (const Golden& want : all) {

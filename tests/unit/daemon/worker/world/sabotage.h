@@ -56,8 +56,8 @@ enum class Sabotage {
   kLeaveOpen,      // A dead worker's submissions are answered by nobody.
   kForgetStream,   // The worker does not look at slots that ring nothing.
   kTellLate,       // A stream arms its announce, and says then how many slots its rank needs.
-  kPushUngated,    // A stream pushes its rows whatever its announce was answered with.
-  kPushLate,       // A stream says that its rows are pushed, and pushes them then.
+  kStageUngated,   // A stream stages its rows whatever its announce was answered with.
+  kStageLate,      // A stream says that its rows are staged, and stages them then.
 };
 
 }  // namespace epd::world

@@ -32,7 +32,6 @@ Streams::Streams(World& world, const StreamOptions& options)
   w_.Form(*group_);
   for (uint32_t r = 0; r < num_ranks(); ++r) {
     streams_[r].sites.resize(options.num_sites);
-    streams_[r].pushed.resize(num_ranks());
     WriteRequests(r);
   }
 }
@@ -99,21 +98,23 @@ void Streams::Touch(uint32_t r, OperationId operation) {
   w_.touching[r] = touch;
 }
 
-// Before publish: stages the rows in the own region, or puts them into those of all ranks.
+// Before publish: stages the rows in the own region.
 void Streams::Copy(uint32_t r, OperationId operation) {
   Touch(r, operation);
   w_.staged[{group_->id, r}] = operation;
-  for (Stream& other : streams_) {
-    if (rank_moves() && other.mapped == streams_[r].mapped) other.pushed[r] = operation;
-  }
+  streams_[r].stages[streams_[r].mapped] = operation;
 }
 
-// Behind publish: what the worker, or all ranks, have put into the own region.
+// Behind publish: what the worker has put into the own region, or what all ranks have staged in theirs.
 void Streams::Read(uint32_t r, OperationId operation) {
   Touch(r, operation);
-  const Stream& stream = streams_[r];
-  w_.Happens(nullptr,
-             StreamReads{operation, rank_moves() ? stream.pushed : std::vector{stream.out}});
+  std::vector<OperationId> found;
+  for (const Stream& peer : streams_) {
+    const auto stage = peer.stages.find(streams_[r].mapped);
+    found.push_back(stage == peer.stages.end() ? OperationId() : stage->second);
+  }
+  if (!rank_moves()) found = {streams_[r].out};
+  w_.Happens(nullptr, StreamReads{operation, std::move(found)});
 }
 
 void Streams::Go(uint32_t r) {
@@ -139,11 +140,11 @@ void Streams::Go(uint32_t r) {
       return;
     case Pc::kCopy:
       stream.pc = Pc::kArmPublish;
-      if (w_.Is(Sabotage::kPushLate)) return;
-      if (shm::Done(site[0].word) == 1 || w_.Is(Sabotage::kPushUngated)) Copy(r, mine);
+      if (w_.Is(Sabotage::kStageLate)) return;
+      if (shm::Done(site[0].word) == 1 || w_.Is(Sabotage::kStageUngated)) Copy(r, mine);
       return;
     case Pc::kArmPublish:
-      stream.pc = w_.Is(Sabotage::kPushLate) ? Pc::kCopyLate : Pc::kWaitPublish;
+      stream.pc = w_.Is(Sabotage::kStageLate) ? Pc::kCopyLate : Pc::kWaitPublish;
       if (stream.named.number != 0) w_.published[stream.named].insert(Rank(r));
       return Arm(r, 1);
     case Pc::kCopyLate:
@@ -178,12 +179,10 @@ void Streams::Go(uint32_t r) {
   }
 }
 
-// The client's CPU, once nothing of its streams touches the stream region.
+// The client's CPU.
 void Streams::Remap(uint32_t r) {
+  if (!MayRemap(r)) return;
   Stream& stream = streams_[r];
-  const bool busy =
-      touches(r) || stream.pc == Pc::kCopy || stream.pc == Pc::kCopyLate || stream.pc == Pc::kRead;
-  if (stream.mapped == group_->formation || busy) return;
   stream.mapped = group_->formation;
   WriteRequests(r);
 }

@@ -61,8 +61,9 @@ class Streams {
     uint64_t answered_in = 0;  // The formation in which its operation was admitted.
     PeerOperation named;       // On all workers; number 0: the announce failed.
     OperationId out;  // Whose rows stand in the output of the own stream region. Client executor:
-    std::vector<OperationId> pushed;  // [num_ranks] whose rows its peers put into its region.
-    std::string taken;                // What the worker has claimed of it.
+    std::map<uint64_t, OperationId>
+        stages;  // Whose rows the rank has staged, by the formation whose staging it had mapped.
+    std::string taken;  // What the worker has claimed of it.
   };
 
   Streams(World& world, const StreamOptions& options);
@@ -79,6 +80,12 @@ class Streams {
 
   const std::vector<Stream>& streams() const { return streams_; }
   bool touches(uint32_t rank) const { return w_.touching.contains(rank); }
+  // A client maps new staging between the uses of its streams: before that it waits for the end of what is in one.
+  bool MayRemap(uint32_t rank) const {
+    const Stream& stream = streams_[rank];
+    const bool between = stream.pc == Pc::kTell || stream.pc == Pc::kArmAnnounce;
+    return stream.mapped != group_->formation && between && !touches(rank);
+  }
   bool IsArmed(uint32_t slot) const;
   uint32_t num_slots() const { return num_ranks() * slots_of_rank(); }
   uint32_t scan() const { return scan_; }

@@ -255,6 +255,7 @@ struct World::Performer {
   void operator()(const CountRoutes& e) {
     ++w.num_count_routes;
     w.count_offsets = e.offsets;
+    w.told_counts = e.told;
   }
   void operator()(const SendToPeer& e) {
     if (e.message.step == LeaderStep::kRevoked) ++world.num_revoked;

@@ -82,6 +82,7 @@ struct Worker {
   std::vector<EvictSession> evicted;
   std::vector<std::string> logs;
   std::vector<uint64_t> count_offsets;
+  std::vector<std::vector<uint16_t>> told_counts;  // Of the last prepare.
   int num_count_routes = 0;
   // What ranks do without the worker: sets whose generations it has ended, in order with calls that it answered with a
   // failure (id 0); and whether some are still at it, so that nobody says DirectIdle.
