@@ -152,7 +152,8 @@ typedef struct epd_group_spec {
   epd_dtype max_token_dtype;
   int32_t drop_on_overflow;
   epd_executor executor;
-  const char* backend; /* NULL: "auto". */
+  /* NULL or "auto": "cuda" where the join names a GPU as the device of each of its ranks, else the CPU's. */
+  const char* backend;
   /* Deadlines; 0: the daemon's defaults (20 s, 10 min, 30 s, 5 min). */
   int64_t warn_after_ms;
   int64_t absent_ms;
@@ -171,8 +172,8 @@ typedef struct epd_join_args {
   const epd_group_spec* spec;
   const uint32_t* ranks; /* [num_ranks] this process's ranks. */
   size_t num_ranks;
-  /* [num_ranks] or NULL. "cuda:1": the GPU, as this process counts it, that a rank of a group with backend=cuda
-   * is on; else for people. */
+  /* [num_ranks] or NULL. "cuda:1": the GPU that a rank is on, as this process counts it. Then the group is one of GPUs,
+   * unless its backend is "cpu", and so are all other ranks. Other words are for people. */
   const char* const* devices;
   uint64_t min_epoch;  /* The group's epoch will be above it. */
   int64_t deadline_ms; /* 0: spec->form_ms. */

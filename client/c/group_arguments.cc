@@ -1,7 +1,11 @@
 #include "client/c/group_arguments.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <string>
+#include <string_view>
 
 #include "client/c/job_name.h"
 #include "client/c/machine_device.h"
@@ -106,6 +110,31 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
   return {};
 }
 
+// Whether a rank's device, as its join names it, is a GPU: by its number ("cuda:0") or its id.
+bool NamesGpu(const std::string& device) {
+  constexpr std::string_view kPrefixes[] = {"cuda:", "GPU-", "MIG-"};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                     [&](std::string_view prefix) { return device.rfind(prefix, 0) == 0; });
+}
+
+// A group whose ranks are on GPUs is a group of GPUs, unless it asks for another backend.
+Status ChooseBackend(Join* join) {
+  if (join->spec.backend != "auto") return {};
+  const auto first = std::find_if(join->devices.begin(), join->devices.end(), NamesGpu);
+  if (first == join->devices.end()) return {};
+  const auto other = std::find_if_not(join->devices.begin(), join->devices.end(), NamesGpu);
+  if (other != join->devices.end()) {
+    const auto rank = [join](auto at) { return join->ranks[at - join->devices.begin()]; };
+    return MakeStatus(
+        Code::kInvalidArgument,
+        "devices: rank %u is on %s and rank %u names no GPU (\"%s\"); name the GPU of "
+        "every rank, as cuda:0, or ask for backend=cpu",
+        rank(first), first->c_str(), rank(other), other->c_str());
+  }
+  join->spec.backend = "cuda";
+  return {};
+}
+
 }  // namespace
 
 Status ReadJoin(const epd_join_args* given, Join* join, epd_plans* plans) {
@@ -124,6 +153,7 @@ Status ReadJoin(const epd_join_args* given, Join* join, epd_plans* plans) {
       join->devices[i] = MachineDevice(join->devices[i], std::getenv("CUDA_VISIBLE_DEVICES"));
     }
   }
+  if (Status s = ChooseBackend(join); !s.ok()) return s;
   join->min_epoch = args.min_epoch;
   *plans = args.plans;
   join->deadline = Nanoseconds(args.deadline_ms);

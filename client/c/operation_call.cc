@@ -121,8 +121,8 @@ Status Call::CheckDevice() const {
     return MakeStatus(
         Code::kFailedPrecondition,
         "the group's staging is on a device (backend=cuda), where a CPU's call cannot "
-        "put its rows; call from the CUDA platform, or form the group with "
-        "backend=cpu");
+        "put its rows; call in a stream of the GPU that the rank is on (from JAX: run the program "
+        "there), or form the group with backend=cpu (from JAX: on CPU devices)");
   }
   if (IsOnDevice(formation_.spec) && formation_.spec.executor == Executor::kClient) {
     return MakeStatus(

@@ -187,9 +187,9 @@ const std::vector<ErrorEntry>& ErrorTable() {
        "no worker with a usable GPU; the text says why (no driver, too old, no memory left, "
        "`staging=vmm` where it does not work, `cuda_staging_bytes=0`, `cuda_devices=none`, compute "
        "mode EXCLUSIVE_PROCESS)",
-       "`epctl doctor`, `epctl status`; for the mode, as root, `nvidia-smi -c DEFAULT`; ask for "
-       "`backend=auto`, or repair what it names and "
-       "restart epd",
+       "`epctl doctor`, `epctl status`; for the mode, as root, `nvidia-smi -c DEFAULT`; repair "
+       "what "
+       "it names and restart epd, or ask for `backend=cpu` (in JAX: give CPU devices)",
        "tests/unit/daemon/control/worker_choice_test.cc"},
       {1403, "FAILED_PRECONDITION", "nodes do not agree",
        "versions of epd, NCCL or the driver differ, or clocks by more than a minute; the "

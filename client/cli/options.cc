@@ -193,7 +193,8 @@ void AddSpec(CLI::App& command, Options& options, Choices& choices) {
   command.add_option("--instance", *spec.mutable_instance(), "one run of the job");
   command.add_option("--tenant", *spec.mutable_tenant(), "whose sessions exchange with each other");
   spec.set_backend("auto");
-  command.add_option("--backend", *spec.mutable_backend(), "auto (default), cpu, cuda or nccl_ep");
+  command.add_option("--backend", *spec.mutable_backend(),
+                     "auto (default; the CPU's), cpu, cuda or nccl_ep");
   command.add_flag_callback(
       "--drop-on-overflow", [&spec] { spec.set_drop_on_overflow(true); }, "instead of an error");
 }

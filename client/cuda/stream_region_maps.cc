@@ -35,10 +35,12 @@ Status StreamRegionMaps::MapRank(const Formation& formation, uint32_t rank, Stag
   const std::shared_ptr<const DeviceMemory>& memory = formation.arenas[rank].device;
   const char* const name = formation.spec.name.c_str();
   if (memory == nullptr || formation.stream_region_bytes == 0) {
-    return MakeStatus(Code::kFailedPrecondition,
-                      "group=%s: the staging of rank %u is not on a device of this node; form it "
-                      "with backend=cuda, and with executor=worker where it spans nodes",
-                      name, rank);
+    return MakeStatus(
+        Code::kFailedPrecondition,
+        "group=%s: the staging of rank %u is not on a device of this node; name the GPU "
+        "of each rank in the devices of its join (cuda:0), and form the group with "
+        "executor=worker where it spans nodes",
+        name, rank);
   }
   cuda::Uuid uuid;
   const cuda::Result code = driver_.device_get_uuid(&uuid, device_);
@@ -49,8 +51,9 @@ Status StreamRegionMaps::MapRank(const Formation& formation, uint32_t rank, Stag
         "group=%s rank=%u: the daemon's staging of rank %u is on another device than "
         "device %d of this process; %s",
         name, rank_, rank, device_,
-        rank == rank_ ? "start epd for this device, or this process on that one"
-                      : "with executor=client all ranks are on one device; use executor=worker");
+        rank == rank_
+            ? "name the rank's GPU in the devices of its join, or start epd for this device"
+            : "with executor=client all ranks are on one device; use executor=worker");
   }
   if (formation.stream_region_offset > memory->bytes ||
       formation.stream_region_bytes > memory->bytes - formation.stream_region_offset) {

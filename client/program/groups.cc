@@ -48,6 +48,18 @@ std::string HeldRanks(const GroupConfig& config) {
   return text;
 }
 
+std::string RanksOnDevices(const GroupConfig& config) {
+  std::string text;
+  for (const auto& [domain, ranks] : config.held) {
+    for (const auto& [rank, device] : ranks) {
+      if (!text.empty()) text += ", ";
+      text += "domain " + std::to_string(domain) + " position " + std::to_string(rank) + " on " +
+              (device.empty() ? "no device that it said" : device);
+    }
+  }
+  return text;
+}
+
 // The rank of a device at `position`, if this process holds it.
 std::optional<std::uint32_t> HeldRank(const GroupConfig& config, std::int32_t domain,
                                       std::int32_t position) {
@@ -349,11 +361,13 @@ Status Groups::OnDevice(const epd_program_call& call, const std::string& device,
     }
   }
   if (here.size() != 1) {
-    return {Code::kInvalidArgument,
-            "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias +
-                " phase=begin: " + std::to_string(here.size()) + " ranks of this process sit on " +
-                device + ", expected one (held here: " + HeldRanks(config) +
-                "); make the group with a mesh of this process's GPUs"};
+    return {
+        Code::kInvalidArgument,
+        "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias +
+            " phase=begin: " + std::to_string(here.size()) + " ranks of this process sit on " +
+            device + ", expected one (held here: " + RanksOnDevices(config) +
+            "); run the program on the GPUs that the ranks joined with, or make the group with a "
+            "mesh of the GPUs that it runs on (Group.join: with devices=)"};
   }
   const auto [domain, rank] = here.front();
   const std::shared_ptr<Domain> held = entry->domains.at(domain);

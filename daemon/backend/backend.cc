@@ -22,7 +22,7 @@ absl::StatusOr<Backend*> FindServing(const Backends& backends, const std::string
       "backend=", asked,
       no_device ? absl::StrCat(" cannot be served here: ", no_cuda, "; this node's worker serves ")
                 : " is not in this version of epd, and this node's worker serves ",
-      absl::StrJoin(names, " and "), "; ask for backend=auto or backend=", names.front(),
+      absl::StrJoin(names, " and "), "; ask for backend=", names.front(),
       " (epctl doctor says what this machine has)"));
 }
 

@@ -220,7 +220,11 @@ std::vector<FieldDifference> Differences(const GroupSpec& got, const GroupSpec& 
   text("drop_on_overflow", got.drop_on_overflow ? "true" : "false",
        expected.drop_on_overflow ? "true" : "false");
   text("executor", std::string(Name(got.executor)), std::string(Name(expected.executor)));
-  text("backend", got.backend, expected.backend);
+  const auto backend = [](const GroupSpec& spec) {
+    if (spec.backend != "auto") return spec.backend;
+    return absl::StrCat(spec.backend, " (the CPU's: no rank names a GPU)");
+  };
+  text("backend", backend(got), backend(expected));
   for (const DeadlineField& field : kDeadlineFields) {
     const absl::Duration a = got.deadlines.*field.value;
     const absl::Duration b = expected.deadlines.*field.value;

@@ -207,12 +207,13 @@ v1::Finding Verdict(const v1::CudaProbe& probe) {
       MakeFinding("cuda backend", true,
                   why.empty() ? "this machine has what it needs; over several nodes with NCCL"
                               : absl::StrCat("this machine cannot run it: ", why));
-  finding.set_consequence(why.empty() ? "groups that ask for backend=cuda are served, those with "
-                                        "backend=auto run on the cpu backend"
-                                      : "backend=auto runs on the cpu backend; backend=cuda and "
-                                        "backend=nccl_ep are refused");
+  finding.set_consequence(why.empty()
+                              ? "groups whose ranks name their GPUs, or that ask for "
+                                "backend=cuda, are served on them; others run on the cpu backend"
+                              : "groups whose ranks name GPUs, and those that ask for "
+                                "backend=cuda or backend=nccl_ep, are refused");
   finding.set_fix(why.empty() ? "none needed; epctl status says what is reserved"
-                              : "use backend=auto or backend=cpu");
+                              : "use backend=cpu, or name no GPU");
   return finding;
 }
 
@@ -269,7 +270,8 @@ v1::GetDoctorResponse DiagnoseCuda(const v1::CudaProbe& probe, const std::string
   const auto add = [&](v1::Finding finding) { *response.add_findings() = std::move(finding); };
   if (!end.empty()) add(Probing(probe, end));
   if (!HasGpu(probe)) {
-    add(MakeFinding("cuda backend", true, "no NVIDIA GPU on this node; backend=auto is cpu"));
+    add(MakeFinding("cuda backend", true,
+                    "no NVIDIA GPU on this node; groups run on the cpu backend"));
     return response;
   }
   add(Driver(probe));

@@ -215,8 +215,6 @@ def main() -> int:
     peers = machine.peers(command)  # While nothing of this process is on the GPUs.
     devices = jax.devices()
     on_gpus = devices[0].platform in ("gpu", "cuda")
-    if on_gpus:
-        ep.enable_cuda()
     mesh = Mesh(np.array(devices), ("ep",))
     shapes = bench_shapes.counts(divisor)
     result = {

@@ -96,8 +96,6 @@ def _bad_index(group: ep.Group, ranks: int, rank: int) -> str:
 def main() -> int:
     rank, ranks, steps = (int(argument) for argument in sys.argv[1:4])
     platform = jax.devices()[0].platform
-    if platform in ("gpu", "cuda"):
-        ep.enable_cuda()
     capacity = _CAPACITY * ranks
     with _join(ranks, rank) as group:
         graded = _graded(group, capacity)

@@ -76,7 +76,9 @@ def _commands(options: argparse.Namespace, folder: pathlib.Path, socket: str) ->
 
 
 def _environment(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> dict[str, str]:
-    path = os.pathsep.join([str(folder / "package"), str(_REFERENCE)])
+    path = os.pathsep.join(
+        filter(None, [str(folder / "package"), str(_REFERENCE), os.environ.get("PYTHONPATH", "")])
+    )
     # What ranks that share a GPU may take of it, beside the staging.
     processes = options.ranks if options.kind == "jax" else 1
     fraction = str(round(0.7 / processes, 3))

@@ -1,9 +1,10 @@
-// T7: two ranks of one NCCL communicator on one GPU, two threads of one process: init, then exact-size
-// send and receive in one group. What CI on one GPU can have of NCCL.
+// T7: two ranks of one NCCL communicator on two GPUs, two threads of one process: init, then exact-size send and receive in one
+// group. NCCL refuses two ranks on one GPU.
 #include <dlfcn.h>
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "tests/gpu/words.h"
@@ -76,11 +77,15 @@ bool Exchange(const Driver& driver, const Device& device, const Nccl& nccl, Uniq
 }
 
 int Main() {
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("NCCL_MAX_CTAS", "4", 0);
   Driver driver;
-  Device device;
-  OpenOrExit(&driver, &device);
+  Device devices[2];
+  OpenOrExit(&driver, &devices[0]);
+  if (std::string why; !OpenDevice(driver, 1, &devices[1], &why)) {
+    std::fprintf(stderr, "NCCL refuses two ranks on one GPU, and there is no second one: %s\n",
+                 why.c_str());
+    return kNoGpu;
+  }
   Nccl nccl;
   if (!OpenNccl(&nccl)) {
     std::printf("{\"name\": \"T7 nccl ranks\", \"skipped\": \"no libnccl.so.2\"}\n");
@@ -90,8 +95,8 @@ int Main() {
   UniqueId id;
   if (nccl.GetVersion(&version) != 0 || nccl.GetUniqueId(&id) != 0) return kFailed;
   bool good[2] = {};
-  std::thread other([&] { good[1] = Exchange(driver, device, nccl, id, 1); });
-  good[0] = Exchange(driver, device, nccl, id, 0);
+  std::thread other([&] { good[1] = Exchange(driver, devices[1], nccl, id, 1); });
+  good[0] = Exchange(driver, devices[0], nccl, id, 0);
   other.join();
   std::printf("{\"name\": \"T7 nccl ranks\", \"nccl\": %d, \"passed\": %s}\n", version,
               Json(good[0] && good[1]));

@@ -30,7 +30,7 @@ _BUDGET = 540
 _RUNTIME = re.compile(r"lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so|ld-linux")
 _RUN_HERE = re.compile("api streams |T|kernels$")
 _REASONS = re.compile(
-    "has no JAX that sees a GPU|no libnccl.so.2|no compute-sanitizer|no nvidia-cuda-mps-control|has no NumPy"
+    "has no JAX that sees a GPU|no libnccl.so.2|NCCL refuses two ranks on one GPU|no compute-sanitizer|no nvidia-cuda-mps-control|has no NumPy"
 )
 
 

@@ -65,6 +65,39 @@ TEST_F(CudaGroups, RowsMoveByBulkCopiesWhereEpdsEnvironmentSaysSo) {
   }
 }
 
+TEST_F(CudaGroups, RanksThatNameTheirGpuAreServedThereUnlessTheyAskForTheCpu) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
+  auto on_cpu = StartRanks(daemon.socket_path(), c, RunTwice,
+                           {.group = "asks", .backend = "cpu", .device = "cuda:0"});
+  EXPECT_THAT(FinishAll(on_cpu), Each(""));
+  EXPECT_EQ(gpu_.Launched(), "");
+  auto open = StartRanks(daemon.socket_path(), c, RunTwice, {.group = "open", .device = "cuda:0"});
+  EXPECT_THAT(FinishAll(open), Each(""));
+  EXPECT_NE(gpu_.Launched(), "");
+}
+
+TEST_F(CudaGroups, ARankThatNamesNoGpuIsToldOfThoseThatDo) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
+  auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, [](uint32_t rank) {
+    return JoinOptions{.group = "mixed", .device = rank == 0 ? "cuda:0" : ""};
+  });
+  EXPECT_THAT(
+      FinishAll(ranks),
+      Each(AllOf(
+          HasSubstr("backend: got auto (the CPU's: no rank names a GPU), expected cuda (ranks 1)"),
+          HasSubstr("EPD-1001"))));
+}
+
+TEST_F(CudaGroups, AGpuThatCannotBeUsedIsNoReasonForTheCpuButAnError) {
+  RunningDaemon daemon({"--cuda_devices=none"});
+  const ExchangeCase c{.num_ranks = 1, .num_experts = 2, .worker_executor = true};
+  auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, {.group = "open", .device = "cuda:0"});
+  EXPECT_THAT(FinishAll(ranks), Each(AllOf(HasSubstr("backend=cuda: cannot be served here"),
+                                           HasSubstr("ask for backend=cpu"))));
+}
+
 class CudaFaults : public CudaGroups {
  protected:
   // Runs a group on cuda:0 and one on each of `untouched`, lets `strike` happen, and returns what the

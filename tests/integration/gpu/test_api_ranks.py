@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from fake_gpus import FakeGpus
 from running_epd import RunningEpd
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -43,6 +44,35 @@ def test_every_rank_compares_its_steps_and_hears_of_the_bad_index(executor: str)
     assert [rank["steps"] for rank in report["processes"]] == [4, 4]
     for rank in report["processes"]:
         assert "expert index" in rank["heard"] and "got 8" in rank["heard"]
+
+
+@pytest.mark.parametrize("executor", ["worker", "client"])
+def test_ranks_on_a_gpu_compare_their_steps_and_say_nothing_of_it(
+    executor: str, tmp_path: pathlib.Path
+) -> None:
+    """As tests/gpu/run has it, over the fake driver: two processes on one GPU, out of command buffers."""
+    gpus = FakeGpus(tmp_path / "told")
+    options = ["--ranks", "2", "--steps", "3", "--staging-bytes", "256MiB", "--executor", executor]
+    environment = {**gpus.jax(), "EPD_COMMAND_BUFFERS": "off"}
+    ended = _api_ranks("--bin", _BIN, *options, "jax", _wheel(), **environment)
+    assert ended.returncode == 0, ended.stderr
+    for rank in json.loads(ended.stdout)["processes"]:
+        assert (rank["platform"], rank["steps"], rank["calls"]) == ("gpu", 4, 15)
+        assert "expert index" in rank["heard"] or "names an expert" in rank["heard"]
+    assert gpus.launched() and gpus.violations() == ""
+
+
+def test_the_benchmark_is_right_on_gpus(tmp_path: pathlib.Path) -> None:
+    gpus = FakeGpus(tmp_path / "told", devices=2)
+    options = ["--divide", "64", "--staging-bytes", "256MiB"]
+    ended = _api_ranks("--bin", _BIN, *options, "bench", _wheel(), **gpus.jax())
+    assert ended.returncode == 0, ended.stderr
+    (report,) = json.loads(ended.stdout)["processes"]
+    assert (report["backend"], report["ranks"]) == ("cuda", 2)
+    for ours in report["records"][::2]:
+        assert ours["outcome"]["status"] == "ok", ours
+        assert all(ours["outcome"]["oracle"].values())
+    assert gpus.launched() and gpus.violations() == ""
 
 
 _BY_WALL = [

@@ -87,6 +87,15 @@ def test_on_several_gpus_rows_go_directly_and_by_nccl(
     assert [_argument(streams, f"--{what}") for what in ("ranks", "processes", "gpus")] == ["4"] * 3
 
 
+def test_two_ranks_of_nccl_are_on_two_gpus(
+    parts: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "NCCL refuses two ranks on one GPU" in _made(parts)["T7 nccl ranks"].skip
+    assert _made(parts, {"nccl_ranks": "x"})["T7 nccl ranks"].skip.startswith("NCCL refuses")
+    monkeypatch.setattr(parts.machine, "num_gpus", lambda: 2)
+    assert _made(parts)["T7 nccl ranks"].skip == ""
+
+
 def test_benchmarks_that_are_only_tried_are_smaller(parts: types.ModuleType) -> None:
     built = parts.programs.Programs(pathlib.Path("/out"), {})
     tried = {part.name: part for part in parts.parts(built, 64)}

@@ -250,6 +250,7 @@ def fails(code: str, *texts: str) -> Iterator[None]:
     try:
         with ep.ep_errors():
             yield
+            ep.check()  # Where the operation is in a GPU's stream.
     except ep.EpError as error:
         assert error.code == code, f"expected {code}, got: {error}"
         missing = [text for text in texts if text not in str(error)]

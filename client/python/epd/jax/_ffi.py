@@ -1,13 +1,17 @@
 """libepd_jax.so: XLA's custom calls and the few functions that bootstrap needs. Importing only registers."""
 
+import contextlib
 import ctypes
 import functools
 import re
+import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src import xla_bridge
 from jaxlib import version as jaxlib
 
 from epd import _environment
@@ -99,6 +103,15 @@ def _register(
         jax.ffi.register_ffi_target(target, handlers, platform=platform, api_version=1)
 
 
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+
+
+def _enable_cuda_for_exported() -> None:
+    """A program that was exported elsewhere brings calls that were lowered there. Why GPUs cannot be used is told by joining."""
+    with contextlib.suppress(EpError, ValueError):
+        enable_cuda_for(("cuda",))
+
+
 def _follow_compilations(library: ctypes.CDLL) -> None:
     """Tells the library where one compilation ends and the next begins: ordinals of calls count from there."""
     if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 11):
@@ -108,6 +121,8 @@ def _follow_compilations(library: ctypes.CDLL) -> None:
         del duration_secs, kwargs
         if event.startswith("/jax/core/compile/"):
             library.epd_jax_end_compile()
+        if event == _LOWERED:
+            _enable_cuda_for_exported()
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
 
@@ -158,9 +173,19 @@ def describe_with(prefix: str, describe: Any) -> None:
     _library.epd_program_describe_with(prefix.encode(), describe)
 
 
-@functools.cache
+_cuda_lock = threading.Lock()
+_cuda_is_enabled = False
+
+
 def enable_cuda() -> None:
-    """Registers the handlers for GPUs. EpError FAILED_PRECONDITION with the reason where the driver is not there."""
+    """Registers the handlers for GPUs, once. EpError FAILED_PRECONDITION with the reason where the driver is not there."""
+    with _cuda_lock:
+        if not _cuda_is_enabled:
+            _enable_cuda()
+
+
+def _enable_cuda() -> None:
+    global _cuda_is_enabled
     prefix = "epd_jax_cuda_" if _environment.command_buffers() else "epd_jax_cuda_called_"
     buffer = ctypes.create_string_buffer(4096)
     if _library.epd_jax_cuda_problem(buffer, len(buffer)) != 0:
@@ -170,11 +195,28 @@ def enable_cuda() -> None:
             f"[epd:FAILED_PRECONDITION] phase=begin: this process cannot use GPUs: {reason}; epctl doctor says what to do",
         )
     _register(_library, "CUDA", prefix, initialize=_library.epd_jax_cuda_initialize)
+    _cuda_is_enabled = True
+
+
+def jax_has_cuda() -> bool | None:
+    """Whether JAX runs on GPUs here; None: it has not looked yet, and asking would keep jax.distributed from starting."""
+    if not xla_bridge.backends_are_initialized():
+        return None
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
+def enable_cuda_for(platforms: Collection[str]) -> None:
+    """``enable_cuda`` where a program is for GPUs and this process has some: it may also be lowered for other machines."""
+    if "cuda" in platforms and not _cuda_is_enabled and jax_has_cuda():
+        enable_cuda()
 
 
 def cuda_enabled() -> bool:
     """Whether enable_cuda() has succeeded."""
-    return enable_cuda.cache_info().currsize != 0
+    return _cuda_is_enabled
 
 
 def cuda_check(alias: str) -> None:

@@ -150,7 +150,12 @@ def is_old(alias: str) -> bool:
 
 
 def check_current(alias: str) -> None:
-    """For programs that are traced. EpError FAILED_PRECONDITION if the group was joined before jax.distributed was initialised anew."""
+    """For programs that are traced.
+
+    Raises:
+        EpError: FAILED_PRECONDITION, the group was joined before jax.distributed was initialised anew.
+        ValueError: it was joined by rank, and the active mesh has its GPUs in another order.
+    """
     if is_old(alias) and _job.has_store():
         call = "ep_bootstrap" if alias == "default" else f"Group.get({alias!r}).connect()"
         raise EpError(
@@ -158,6 +163,10 @@ def check_current(alias: str) -> None:
             f"[epd:FAILED_PRECONDITION] group={alias} phase=begin: connect again ({call}): this process has no group of"
             " jax.distributed as it is initialised now; it joined before that, with processes that may be others by now",
         )
+    with _lock:
+        known = _held.get(alias)
+    if known is not None and (known.spec.ranks_here or 0) > 1:
+        _join.check_order(known.spec.origin, known.arguments)
 
 
 def find(alias: str) -> tuple[Owner | None, GroupSpec, JoinArguments] | None:

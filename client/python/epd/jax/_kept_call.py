@@ -97,6 +97,7 @@ def _lower(
 ) -> Any:
     del results
     platforms = set(ctx.module_context.platforms)
+    _ffi.enable_cuda_for(platforms)
     others = sorted(platforms - _ffi.PLATFORMS_OF_HALVES)
     if target in _ffi.HALVES and others:
         raise NotImplementedError(

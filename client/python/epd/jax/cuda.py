@@ -1,22 +1,33 @@
-"""Operations on GPUs: asked for by ``enable_cuda``; what fails while XLA replays a program is told by ``check``."""
+"""Operations on GPUs. Their handlers register themselves where JAX runs on GPUs; ``enable_cuda`` says why that fails, and what
+fails while XLA replays a program is told by ``check``."""
 
+from epd._errors import EpError
 from epd.jax import _ffi
 
 
 def enable_cuda() -> None:
-    """Lets the operations of this process run on its GPUs. To be called before the first program with them is compiled.
+    """Says why operations of this process cannot run on its GPUs, where they cannot. No program has to call it.
 
-    Groups that are made from now on with a mesh of GPUs have their staging on the GPUs (``backend=cuda``, or what
-    ``EPD_BACKEND`` says). Calling it again does nothing. A process that does not call it is as it would be without a GPU.
+    A group whose ranks are on GPUs registers what XLA needs when it is joined, and so does the first program that is compiled
+    for a GPU; both raise what this raises. A program that comes compiled from elsewhere
+    (``jax.experimental.serialize_executable``) needs a group that is joined, or this call, before it is loaded. Calling it
+    again does nothing.
 
     Start the process with ``CUDA_DEVICE_MAX_CONNECTIONS=32`` (``help(epd.jax.environment)``).
 
     Raises:
         ValueError: ``EPD_COMMAND_BUFFERS`` is unknown, or ``XLA_FLAGS`` puts loops into command buffers; the text says what to do.
             Loops that ``jax.jit``'s ``compiler_options`` put there are not seen.
-        EpError: FAILED_PRECONDITION: there is no CUDA driver, or it lacks stream memory operations; the text says which.
+        EpError: FAILED_PRECONDITION: there is no CUDA driver, or it lacks stream memory operations; or JAX has started without
+            GPUs; the text says which.
     """
     _ffi.enable_cuda()
+    if _ffi.jax_has_cuda() is False:
+        raise EpError(
+            "FAILED_PRECONDITION",
+            "[epd:FAILED_PRECONDITION] phase=begin: JAX has no GPU in this process, so its programs do not run on one; install JAX"
+            " with CUDA (pip install 'jax[cuda13]'), and let JAX_PLATFORMS be unset or name cuda",
+        )
 
 
 def check(group: str = "") -> None:

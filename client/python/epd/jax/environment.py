@@ -19,8 +19,8 @@
 ``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
                           tenants share the groups' ranks and memory, and exchange nothing; read by the C library
 ``EPD_EXECUTOR``          who moves the rows, ``client`` or ``worker`` (the daemon's); default: the daemon's choice
-``EPD_BACKEND``           what moves the rows of groups on GPUs, ``cuda`` (default) or ``nccl_ep``; groups on CPUs have
-                          no choice
+``EPD_BACKEND``           what moves the rows of groups whose ranks are on GPUs, ``cuda`` (default) or ``nccl_ep``; groups on
+                          CPUs have no choice
 ``EPD_COMMAND_BUFFERS``   ``off``: XLA takes no operation on a GPU into its command buffers (CUDA graphs), and calls each; default ``on``
 ``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
 ``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
@@ -37,7 +37,7 @@
 ``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
 ========================  ================================================================================
 
-``EPD_COMMAND_BUFFERS=off`` must go with ``WHILE`` or ``CONDITIONAL`` in ``--xla_gpu_enable_command_buffer``. ``enable_cuda`` refuses them
+``EPD_COMMAND_BUFFERS=off`` must go with ``WHILE`` or ``CONDITIONAL`` in ``--xla_gpu_enable_command_buffer``. Joining with ranks on GPUs refuses them
 otherwise where ``XLA_FLAGS`` says it, or the file that it names; what ``jax.jit`` is given as ``compiler_options`` nobody sees: do not give it there.
 
 CUDA reads ``CUDA_DEVICE_MAX_CONNECTIONS`` when a process begins to use its GPUs. Start programs with 32, as epd's workers start

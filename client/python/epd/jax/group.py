@@ -155,6 +155,7 @@ class Group(Unique, GroupOperations):
         drop_on_overflow: bool = False,
         max_top_k: int = config.MAX_TOP_K,
         expert_owner: Sequence[int] | None = None,
+        devices: jax.Device | Sequence[jax.Device] | None = None,
         resource: MeshResource | None = None,
         job: str | None = None,
         connect: bool = True,
@@ -173,6 +174,10 @@ class Group(Unique, GroupOperations):
             name: as for ``Group``.
             ranks: ranks of the group, in all processes together.
             rank: this process's rank, or its ranks in ascending order.
+            devices: the device of each rank, in this order. None: of one rank the device that this process's programs run
+                on (of an active mesh of one device, ``jax.default_device``, or the first one); of several ranks those of the
+                active mesh, in its order. A group whose ranks are on GPUs is served on GPUs: each rank has one of its own, and the
+                programs run where the ranks are. On CPUs it changes nothing.
             job: name of the job: the processes of one name belong together, those of one ``jax.distributed`` where it is initialised
                 (``EPD_INSTANCE`` where they are not all in one). Jobs that run at once need different names. None: ``EPD_JOB``,
                 else the scheduler's and the launcher's words for this launch, with what JAX's key-value store agrees on.
@@ -180,7 +185,9 @@ class Group(Unique, GroupOperations):
                 max_top_k, expert_owner, resource, connect: as for ``Group``.
 
         Raises:
-            ValueError: also if ``job`` is None, other processes hold ranks, and no other source names the job.
+            ValueError: also if ``job`` is None, other processes hold ranks, and no other source names the job; several ranks
+                on GPUs without a mesh or ``devices``, or with another number of them.
+            TypeError: also if ``devices`` are none.
             Otherwise as ``Group``; ALREADY_EXISTS: another process holds the rank.
         """
         function = "Group.join"
@@ -208,7 +215,10 @@ class Group(Unique, GroupOperations):
             ranks_here=len(held),
         )
         here = tuple(HeldRank(0, value, "") for value in held)
-        group = cls.of_spec(spec, JoinArguments(here, num_domains=1, **given.joining))
+        arguments = JoinArguments(here, num_domains=1, **given.joining)
+        if devices is not None:
+            arguments = _join.on_devices(arguments, _join.check_devices(function, held, devices))
+        group = cls.of_spec(spec, arguments)
         if connect:
             group.connect()
         return group
@@ -306,6 +316,7 @@ class Group(Unique, GroupOperations):
             ValueError: the group was made for an AbstractMesh; the job's name is not known.
             EpError: as for ``Group``.
         """
+        self._join_arguments = _join.placed(self._spec, self.joining)
         _held_groups.hold(self)
 
     def finalize(self) -> None:
