@@ -62,19 +62,6 @@ def test_ranks_on_a_gpu_compare_their_steps_and_say_nothing_of_it(
     assert gpus.launched() and gpus.violations() == ""
 
 
-def test_the_benchmark_is_right_on_gpus(tmp_path: pathlib.Path) -> None:
-    gpus = FakeGpus(tmp_path / "told", devices=2)
-    options = ["--divide", "64", "--staging-bytes", "256MiB"]
-    ended = _api_ranks("--bin", _BIN, *options, "bench", _wheel(), **gpus.jax())
-    assert ended.returncode == 0, ended.stderr
-    (report,) = json.loads(ended.stdout)["processes"]
-    assert (report["backend"], report["ranks"]) == ("cuda", 2)
-    for ours in report["records"][::2]:
-        assert ours["outcome"]["status"] == "ok", ours
-        assert all(ours["outcome"]["oracle"].values())
-    assert gpus.launched() and gpus.violations() == ""
-
-
 _BY_WALL = [
     (what, "wall")
     for what in ("dispatch", "combine", "forward", "forward_backward", "chained pair period")

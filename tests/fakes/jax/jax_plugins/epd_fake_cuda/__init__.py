@@ -4,7 +4,9 @@ It is JAX's CPU client, which says that it is CUDA's: programs are lowered for `
 registered for CUDA are the ones that run, each in a stream of the driver at hand (``xla_cuda.cc``), which is the fake one of
 tests/fakes/cuda. As of XLA's GPU client a handler hears the device's number and no more: nothing of the mesh.
 
-What it is not: XLA for GPUs. There are no command buffers, and no memory but the host's.
+What it is not: XLA for GPUs. There are no command buffers, and no memory but the host's. XLA's CPU compiler gives up on some of what JAX
+lowers for CUDA (tests/gpu/api_bench.py, ``routing_stats``). A call holds its thread of XLA's until its stream has ended, so
+programs whose devices wait for each other in several calls or collectives at once may stand still.
 
 ``EPD_FAKE_XLA_CUDA``: path of ``libxla_cuda.so``. How many devices there are is said as of CPUs (``XLA_FLAGS``,
 ``jax_num_cpu_devices``).
