@@ -213,6 +213,8 @@ def made() -> list[Row]:
             ("ranks", "zero", 0, ValueError, "ranks is 0", "1 to 2**31 - 1"),
             ("ranks", "a text", "2", TypeError, "ranks", "static Python int"),
             ("rank", "none", [], ValueError, "rank is []", "at least one"),
+            ("devices", "a text", "cuda:0", TypeError, "devices must be a jax.Device", "cuda:0"),
+            ("devices", "none", [], ValueError, "devices is []", "one device for each rank"),
             ("rank", "descending", [1, 0], ValueError, "rank is [1, 0]", "ascending"),
             ("rank", "twice", [1, 1], ValueError, "rank is [1, 1]", "each once"),
             ("rank", "too large", 2, ValueError, "rank is [2]", "0 to 1", "ranks=2"),
