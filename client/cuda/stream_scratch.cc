@@ -4,6 +4,7 @@
 
 #include "client/cuda/upload.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/region/region_layout.h"
 
 namespace epd::client {
 namespace {
@@ -17,7 +18,7 @@ constexpr int kMinPrepares = 32;
 }  // namespace
 
 uint32_t MaxTopKOf(const Formation& formation) {
-  return formation.spec.top_k == 0 ? uint32_t{kMaxTopK} : formation.spec.top_k;
+  return static_cast<uint32_t>(MostTopK(formation.spec.top_k));
 }
 
 Status StreamScratch::Make(const Formation& formation, uint32_t num_slots) {

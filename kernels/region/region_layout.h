@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -56,6 +57,9 @@ struct RegionLayout {
   uint64_t bare_stage_bytes() const { return stage_bytes - counts_bytes - stage_at; }
   uint64_t bytes() const { return out_at + out_bytes; }
 };
+
+// K_max: the most experts of a token that calls of a group may have whose own `top_k` is 0 where it does not say it.
+constexpr uint64_t MostTopK(uint64_t top_k) { return top_k == 0 ? limits::kTopK : top_k; }
 
 RegionLayout MakeLayout(shm::Kind kind, const RegionShape& shape, RegionStorage storage);
 

@@ -202,7 +202,7 @@ void OperationPhases::CountRoutesOf(const Operation& operation) {
                     .arena_of_rank = LocalArenas(tenant),
                     .num_experts = tenant.start.spec.num_experts,
                     .alignment = operation.parts[0].said.alignment};
-  if (operation.parts[0].site.has_value() && !tenant.worker_executor()) {
+  if (!operation.parts[0].route_counts.empty()) {
     for (const Part& part : operation.parts) count.told.push_back(part.route_counts);
     count.plan_id = operation.id.value;
   }

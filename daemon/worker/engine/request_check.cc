@@ -30,8 +30,6 @@ absl::Status Bad(absl::string_view field, uint64_t got, absl::string_view expect
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", got, ", expected ", expected));
 }
 
-uint32_t MaxTopK(const GroupSpec& spec) { return spec.top_k == 0 ? limits::kTopK : spec.top_k; }
-
 // Peers read the stage as far as the group's sizes go, and take no rank's word for less.
 absl::Status CheckDeviceStage(const shm::SlotRequest& request, const Tenant& tenant) {
   const GroupSpec& spec = tenant.start.spec;
@@ -49,7 +47,7 @@ absl::Status CheckDeviceStage(const shm::SlotRequest& request, const Tenant& ten
                                           {.num_experts = spec.num_experts,
                                            .num_tokens = spec.max_tokens_per_rank,
                                            .num_slots = spec.recv_capacity_per_rank,
-                                           .top_k = MaxTopK(spec),
+                                           .top_k = MostTopK(spec.top_k),
                                            .row_bytes = request.row_bytes},
                                           RegionStorage::kDeviceRanks)
                                    .stage_bytes;
@@ -97,7 +95,7 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
 }
 
 absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
-  const uint32_t max_top_k = MaxTopK(tenant.start.spec);
+  const uint64_t max_top_k = MostTopK(tenant.start.spec.top_k);
   if (request.top_k == 0 || request.top_k > max_top_k) {
     return Bad("top_k", request.top_k, absl::StrCat("1 to ", max_top_k));
   }

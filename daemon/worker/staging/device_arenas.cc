@@ -41,7 +41,7 @@ uint64_t LargestOperation(const GroupSpec& spec) {
   // A scatter stages tokens and gives slots, a gather the other way round. Where the ranks move their rows, all offsets are
   // those of the most that there may be.
   RegionShape most = shape;
-  if (spec.top_k == 0) most.top_k = limits::kTopK;
+  most.top_k = MostTopK(spec.top_k);
   return std::max(
       {bytes_of(shm::Kind::kPrepare), bytes_of(shm::Kind::kDispatch),
        bytes_of(shm::Kind::kDispatchBackward),
