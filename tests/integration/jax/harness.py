@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import false_alarms
@@ -206,6 +206,32 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 def python(*arguments: str) -> list[str]:
     return [sys.executable, "-W", "ignore::DeprecationWarning", *arguments]
+
+
+def run_together(
+    commands: Iterable[tuple[list[str], dict[str, str]]], daemon: Daemon, seconds: float = 200
+) -> list[tuple[str, str]]:
+    """Runs commands, each in its environment, at a time. What each printed, and its errors with the daemon's log; all end well."""
+    started = [
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command, environment in commands
+    ]
+    try:
+        ended = [process.communicate(timeout=seconds) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    said = [(out, errors + daemon.log_tail()) for out, errors in ended]
+    for process, (_, errors) in zip(started, said, strict=True):
+        assert process.returncode == 0, errors
+    return said
 
 
 def epds_of(folder: pathlib.Path) -> list[int]:

@@ -14,6 +14,7 @@ from harness import (
     clean_environment,
     epds_of,
     python,
+    run_together,
     running_daemon,
     short_folder,
 )
@@ -37,24 +38,12 @@ def _environment(daemon, devices: int = 1) -> dict[str, str]:
 @pytest.mark.parametrize("held", [[[0], [1], [2], [3]], [[0, 1, 3], [2]]], ids=["4", "3+1"])
 def test_processes_without_jax_distributed_meet_by_rank(held: list[list[int]]):
     with running_daemon() as daemon:
-        processes = [
-            subprocess.Popen(
-                python(_SCRIPT, "4", *[str(rank) for rank in ranks]),
-                env=_environment(daemon, len(ranks)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        commands = [
+            (python(_SCRIPT, "4", *[str(rank) for rank in ranks]), _environment(daemon, len(ranks)))
             for ranks in held
         ]
-        try:
-            ended = [process.communicate(timeout=200) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        for process, (out, errors) in zip(processes, ended, strict=True):
-            assert process.returncode == 0 and "by_rank: fine" in out, errors + daemon.log_tail()
+        for out, errors in run_together(commands, daemon):
+            assert "by_rank: fine" in out, errors
         false_alarms.compared(daemon.socket).expect(
             f"processes that hold {held}", provoked=_PROVOKED
         )

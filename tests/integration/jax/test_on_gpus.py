@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from fake_gpus import FakeGpus
-from harness import HERE, Daemon, clean_environment, python, short_folder
+from harness import HERE, Daemon, clean_environment, python, run_together, short_folder
 
 _SCRIPT = str(HERE / "scripts" / "on_gpus.py")
 _SIZES = "num_experts=4, max_tokens_per_rank=8, recv_capacity_per_rank=64, hidden_dim=8, job='j'"
@@ -46,24 +46,10 @@ def _environment(gpus: FakeGpus, daemon: Daemon | None, **extra: str) -> dict[st
 
 def _ended(gpus: FakeGpus, daemon: Daemon, *processes: str) -> list[str]:
     """What each process printed, by the arguments of on_gpus.py."""
-    started = [
-        subprocess.Popen(
-            python(_SCRIPT, *arguments.split()),
-            env=_environment(gpus, daemon),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for arguments in processes
-    ]
-    try:
-        ended = [process.communicate(timeout=200) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    for process, (_, errors) in zip(started, ended, strict=True):
-        assert process.returncode == 0, errors + daemon.log_tail()
+    environment = _environment(gpus, daemon)
+    ended = run_together(
+        [(python(_SCRIPT, *arguments.split()), environment) for arguments in processes], daemon
+    )
     return [out for out, _ in ended]
 
 
